@@ -89,13 +89,13 @@ def sampling(rounds: int) -> Iterator[Row]:
     """Pairs of an epoch: scanning dense label rows, as the method's published loader does."""
     from bench_sampling import draw, label, photos, scan_rows
 
-    from covis.sampling import PairSampler
+    from covis.sampling import Pairs, PairSampler
 
     rng = np.random.default_rng(0)
     queries, database = photos(10_000, 2_500.0, rng), photos(20_000, 2_500.0, rng)
     graph = label(queries, database)
     dense = graph.to_scipy()[:1_000].toarray()
-    sampler = PairSampler(graph, "A", 32)
+    sampler = PairSampler(Pairs(), graph)
     pairs = 5_000
     repeat = 40
     yield row("pairs of an epoch", "scan of dense label rows (the method's loader, restated)", f"{pairs:,} pairs, map of 20,000",

@@ -53,7 +53,7 @@ def step_seconds(pairs: int) -> dict[str, Any]:
     from covis.labels import FovOverlap
     from covis.models import ModelConfig, PlaceModel
     from covis.poses import Poses
-    from covis.sampling import PairSampler
+    from covis.sampling import Pairs, PairSampler
     from covis.training.data import TrainingData
     from covis.training.loop import Loop
     from covis.training.ranks import Ranks
@@ -67,7 +67,7 @@ def step_seconds(pairs: int) -> dict[str, Any]:
     )
     graph = FovOverlap()(images, images)
     split = Split(images, images)
-    data = TrainingData(split, graph, PairSampler(graph, "A", pairs, 0, images, images))
+    data = TrainingData(split, graph, PairSampler(Pairs(size=pairs), graph, split))
     model = PlaceModel.build(ModelConfig(BACKBONE, "gem", SIZE, "last2"), seed=0)
     features = model.prefix(torch.rand(4 * pairs, 3, *SIZE))
 

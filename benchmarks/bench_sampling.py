@@ -19,7 +19,7 @@ from scipy.spatial import cKDTree
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.sampling import AllPairsSampler, PairSampler, TupleSampler
+from covis.sampling import AllPairs, AllPairsSampler, Pairs, PairSampler, Tuples, TupleSampler
 
 PAIRS, REACH_M = 500_000, 100.0
 QUERIES = 50_000
@@ -65,14 +65,14 @@ def scan_rows(dense: NDArray[np.float32], pairs: int, seed: int) -> int:
 
 def draw(sampler: PairSampler, pairs: int) -> None:
     """Ours, as many epochs as that many pairs need, each drawn at once."""
-    batches = -(-pairs // sampler.batch_size)
+    batches = -(-pairs // sampler.batches.size)
     for epoch in range(-(-batches // len(sampler))):
         sampler.draw(epoch, 0, min(len(sampler), batches - epoch * len(sampler)))
 
 
 def step_by_step(sampler: PairSampler, pairs: int) -> None:
     """Ours, batch by batch, as a training loop asks for them."""
-    for number in range(-(-pairs // sampler.batch_size)):
+    for number in range(-(-pairs // sampler.batches.size)):
         sampler.batch(*divmod(number, len(sampler)))
 
 
@@ -89,15 +89,15 @@ def measure(images: int, extent_m: float) -> list[dict[str, Any]]:
 
     add("scan of dense rows", scanned)
     for name in ("A", "B", "C", "D"):
-        each = PairSampler(graph, name, 32)
+        each = PairSampler(Pairs(name), graph)
         add(f"PairSampler {name}", cpu_seconds(lambda s=each: draw(s, PAIRS), 15))  # short, so it is easily disturbed
-    sampler = PairSampler(graph, "A", 32)
+    sampler = PairSampler(Pairs(), graph)
     epochs = PAIRS // (32 * len(sampler)) + 1
     whole = cpu_seconds(lambda: [sampler.draw(e, 0, len(sampler)).redrawn for e in range(epochs)], 2)
     add("PairSampler A, as batches of an epoch", whole * PAIRS / (epochs * 32 * len(sampler)))
-    add("PairSampler A, setting up", cpu_seconds(lambda: PairSampler(graph, "A", 32), 3))
+    add("PairSampler A, setting up", cpu_seconds(lambda: PairSampler(Pairs(), graph), 3))
     add("PairSampler A, batch by batch", cpu_seconds(lambda: step_by_step(sampler, PAIRS), 2))
-    for other in (AllPairsSampler(graph, "A", 64), TupleSampler(graph, 10, 4)):
+    for other in (AllPairsSampler(AllPairs(size=64), graph), TupleSampler(Tuples(), graph)):
         one = cpu_seconds(lambda s=other: [s.batch(0, k) for k in range(200)], 3) / 200
         pairs = len(other.batch(0, 0)) * (11 if isinstance(other, TupleSampler) else 1)
         add(f"{type(other).__name__}, batch by batch", one * PAIRS / pairs)

@@ -129,20 +129,20 @@ def draw(root: Path, size: int) -> str:
     from bench_sampling import draw as drawn
 
     from covis.graph import SimilarityGraph
-    from covis.sampling import PairSampler
+    from covis.sampling import Pairs, PairSampler
 
     split = _split(root)
-    drawn(PairSampler(SimilarityGraph.open(root / "graph"), "A", 32, 0, split.queries, split.database), PAIRS)
+    drawn(PairSampler(Pairs(), SimilarityGraph.open(root / "graph"), split), PAIRS)
     return f"{PAIRS:,} pairs"
 
 
 def load_pairs(root: Path, size: int) -> str:
     from covis.describing.loading import joint_batches
     from covis.graph import SimilarityGraph
-    from covis.sampling import PairSampler
+    from covis.sampling import Pairs, PairSampler
 
     split = _split(root)
-    sampler = PairSampler(SimilarityGraph.open(root / "graph"), "A", 32, 0, split.queries, split.database)
+    sampler = PairSampler(Pairs(), SimilarityGraph.open(root / "graph"), split)
     before = _cpu()
     batches = (sampler.batch(*divmod(k, len(sampler))) for k in range(LOADED_PAIRS // 32))
     requests = ((batch.queries, batch.database) for batch in batches)

@@ -34,7 +34,7 @@ from covis.core.machine import prepare_process
 from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
 from covis.models import ModelConfig, PlaceModel
-from covis.sampling import PairSampler, Tuples
+from covis.sampling import Pairs, PairSampler, Tuples
 from covis.training.batch_images import BatchImages
 from covis.training.data import TrainingData
 from covis.training.recipe import Optimiser
@@ -127,7 +127,7 @@ def town_data() -> TrainingData:
     """The town's training streets with batches of pairs."""
     split = datasets.load("town", None, "train")
     labels = experiments.get("town_gcl").labels(split.queries, split.database)
-    return TrainingData(split, labels, PairSampler(labels, "A", PAIRS, 0, split.queries, split.database))
+    return TrainingData(split, labels, PairSampler(Pairs(size=PAIRS), labels, split))
 
 
 def network(backbone: str) -> PlaceModel:

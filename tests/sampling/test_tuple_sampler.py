@@ -1,14 +1,19 @@
 """Tuples: who may be positive, negative and second negative; mining against a loop."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
-from covis.sampling import TupleBatch, TupleMiner, TupleSampler
+from covis.images import Split
+from covis.sampling import TupleMiner, Tuples, TupleSampler
 from layouts.worlds import world
+
+
+def sampler_of(w, *, seed=0, second_negative=False, **fields):
+    return TupleSampler(
+        Tuples(**fields), w.graph, Split(w.queries, w.database), seed, second_negative=second_negative
+    )  # fmt: skip
 
 
 def every(sampler, epochs=2):
@@ -21,33 +26,27 @@ def test_an_epoch_visits_every_query_with_a_positive_once():
     dense[:20] = np.where(dense[:20] >= 0.5, 0, dense[:20])
     i, j = np.nonzero(dense)
     graph = SimilarityGraph.from_edges(i, j, dense[i, j], dense.shape, {"one_set": True})
-    sampler = TupleSampler(graph, 3, 5)
+    sampler = TupleSampler(Tuples(5, 3), graph)
     usable = np.flatnonzero((dense >= 0.5).any(1))
     seen = np.concatenate([b.queries for b in every(sampler, 1)])
     assert np.array_equal(np.unique(seen), usable)
     assert len(seen) == 5 * len(sampler) < len(usable) + 5
 
 
-def test_negatives_of_a_tuple_are_distinct():
+def test_negatives_are_distinct_and_soft_ones_come_where_a_query_has_some():
     w = world()
-    for batch in every(TupleSampler(w.graph, 12, 6)):
-        assert all(len(set(row)) == 12 for row in batch.negatives.tolist())
-
-
-def test_soft_negatives_come_where_a_query_has_some():
-    w = world()
-    for batch in every(TupleSampler(w.graph, 8, 6, soft_share=0.5)):
+    for batch in every(sampler_of(w, size=6, negatives=8, soft_share=0.5)):
         soft = ((w.dense > 0) & (w.dense < 0.5)).sum(1)[batch.queries]
         assert np.array_equal((batch.psi[:, 1:] > 0).sum(1), np.minimum(soft, 4))
+        assert all(len(set(row)) == 8 for row in batch.database[:, 1:].tolist())
 
 
 @pytest.mark.parametrize("one_set", [True, False])
 def test_second_negatives_overlap_with_no_other(one_set):
     w = world(n=400, m=400, seed=4, one_set=one_set, extent_m=1000)
-    sampler = TupleSampler(w.graph, 4, 10, queries=w.queries, database=w.database, second_negative=True)
     xy = w.database.poses.xy
-    for batch in every(sampler, 1):
-        others, second = batch.negatives[:, :-1], batch.negatives[:, -1]
+    for batch in every(sampler_of(w, size=10, negatives=4, second_negative=True), 1):
+        others, second = batch.database[:, 1:-1], batch.database[:, -1]
         assert (w.dense[batch.queries, second] == 0).all()
         assert (others != second[:, None]).all()
         if one_set:
@@ -65,9 +64,8 @@ def test_where_every_second_negative_overlaps_the_one_that_overlaps_least_is_tak
     np.fill_diagonal(dense, 0)
     i, j = np.nonzero(dense)
     graph = SimilarityGraph.from_edges(i, j, dense[i, j], (6, 6), {"one_set": True})
-    sampler = TupleSampler(graph, 3, 2, second_negative=True)
-    for batch in every(sampler, 20):
-        for query, row in zip(batch.queries, batch.negatives, strict=True):
+    for batch in every(TupleSampler(Tuples(2, 3), graph, second_negative=True), 20):
+        for query, row in zip(batch.queries, batch.database[:, 1:], strict=True):
             overlaps = [
                 sum(dense[c, o] > 0 or c == o for o in row[:-1])
                 for c in np.flatnonzero(dense[query] == 0)
@@ -77,18 +75,17 @@ def test_where_every_second_negative_overlaps_the_one_that_overlaps_least_is_tak
 
 
 def test_what_cannot_be_drawn_is_refused():
-    w = world()
     with pytest.raises(InputError, match="two negatives"):
-        TupleSampler(w.graph, 1, 4, second_negative=True)
+        sampler_of(world(), negatives=1, second_negative=True)
     with pytest.raises(InputError, match="share"):
-        TupleSampler(w.graph, 4, 4, soft_share=1.5)
-    with pytest.raises(InputError, match="both image sets"):
-        TupleSampler(world(one_set=False).graph, 4, 4, second_negative=True)
+        Tuples(soft_share=1.5)
+    with pytest.raises(InputError, match="pool higher"):
+        Tuples(mined=True, pool=3)
+    with pytest.raises(InputError, match="by position"):
+        TupleSampler(Tuples(), world(one_set=False).graph, second_negative=True)
     edge = SimilarityGraph.from_edges([0], [1], [0.3], (2, 2))
     with pytest.raises(InputError, match=r"\[0.5, 1\]"):
-        TupleSampler(edge, 1, 1)
-    with pytest.raises(InputError, match="3 negatives"):
-        TupleBatch(np.arange(2), np.arange(2), np.zeros((2, 3), np.int64), np.zeros((2, 3), np.float32))
+        TupleSampler(Tuples(1, 1), edge)
 
 
 def unit(n, dim=8, seed=0):
@@ -103,68 +100,53 @@ def unit(n, dim=8, seed=0):
 )
 def test_mined_negatives_are_the_hardest_of_the_pool(kind):
     w = world(n=90, m=80, **kind)
-    sampler = TupleSampler(w.graph, 4, 5, seed=2, queries=w.queries, database=w.database)
-    miner = TupleMiner(sampler, refresh=3, pool=40)
-    plan = miner.plan(1, 4)
-    zq = unit(90)
-    zd = zq if w.one_set else unit(80, seed=1)
-    found = miner.mine(plan, zq[plan.queries], zd[plan.pool])
+    sampler = sampler_of(w, seed=2, size=5, negatives=4, mined=True, refresh=3, pool=40)
+    z = [unit(90), unit(90) if w.one_set else unit(80, seed=1)]
+    described = [[], []]
+
+    def describe(side, ids):
+        described[side].append(ids)
+        return z[side][ids]
+
+    miner, first = TupleMiner(sampler), len(sampler) + 4
+    assert miner.renew(first, describe) == len(sampler) + 6
+    [pool] = described[1]
     group = [np.array(s.group_names)[s.group] for s in (w.queries, w.database)]
-    mined = 0
-    for batch, plain in [(found.batch(1, k), sampler.batch(1, k)) for k in (3, 4, 5)]:
+    for k in (3, 4, 5):
+        batch, plain = miner.batch(len(sampler) + k), sampler.batch(1, k)
         assert np.array_equal(batch.queries, plain.queries)
-        assert np.array_equal(batch.positives, plain.positives)
-        assert np.array_equal(batch.psi[:, 1:], w.dense[batch.queries[:, None], batch.negatives])
+        assert np.array_equal(batch.database[:, 0], plain.database[:, 0])
+        assert np.array_equal(batch.psi, w.dense[batch.queries[:, None], batch.database])
         for s, q in enumerate(batch.queries):
             allowed = [
-                (-float(zq[q] @ zd[j]), j)
-                for j in plan.pool.tolist()
+                (-float(z[0][q] @ z[1][j]), j)
+                for j in pool.tolist()
                 if w.dense[q, j] == 0
                 and not (w.one_set and j == q)
                 and not (kind.get("within_group") and group[0][q] != group[1][j])
             ]
             expected = [j for _, j in sorted(allowed)][:4]
-            assert batch.negatives[s, : len(expected)].tolist() == expected
-            assert np.array_equal(batch.negatives[s, len(expected) :], plain.negatives[s, len(expected) :])
-            mined += len(expected)
-    assert found.mined == mined
+            assert batch.database[s, 1 : 1 + len(expected)].tolist() == expected
+            assert np.array_equal(batch.database[s, 1 + len(expected) :], plain.database[s, 1 + len(expected) :])
 
 
-def test_a_round_serves_its_batches_and_no_others():
+def test_a_round_serves_its_batches_and_no_others_and_survives_a_stop():
     w = world(n=90)
-    sampler = TupleSampler(w.graph, 4, 5, second_negative=True)
-    miner = TupleMiner(sampler, refresh=4, pool=30)
-    plans = [miner.plan(0, k) for k in range(len(sampler))]
-    assert {p.first for p in plans} == set(range(0, len(sampler), 4))
-    assert np.array_equal(plans[1].pool, plans[3].pool)
-    assert not np.array_equal(plans[0].pool, plans[4].pool)
-    last = plans[-1]
-    z = unit(90)
-    found = miner.mine(last, z[last.queries], z[last.pool])
-    assert (0, len(sampler) - 1) in found
-    assert (0, last.first - 1) not in found
-    assert (1, last.first) not in found
-    with pytest.raises(InputError, match="mine it first"):
-        found.batch(0, 0)
-    with pytest.raises(InputError, match="were described"):
-        miner.mine(last, z[:3], z[last.pool])
-    with pytest.raises(InputError, match="at least"):
-        TupleMiner(sampler, refresh=4, pool=3)
+    sampler = sampler_of(w, size=5, negatives=4, second_negative=True, mined=True, refresh=4, pool=30)
+    miner, z, pools = TupleMiner(sampler), unit(90), []
 
+    def describe(side, ids):
+        pools.extend([ids] if side else [])
+        return z[ids]
 
-def test_mining_stays_within_its_memory():
-    """20 000 images, of which a round describes 900: the peak is that of the plan, not of the map."""
-    n = 20_000
-    i = np.repeat(np.arange(n), 20)
-    j = (i + np.tile(np.arange(1, 21), n)) % n
-    graph = SimilarityGraph.from_edges(i, j, np.tile(np.linspace(0.9, 0.1, 20), n), (n, n))
-    miner = TupleMiner(TupleSampler(graph, 5, 8), refresh=50, pool=500)
-    plan = miner.plan(0, 0)
-    zq, zd = unit(len(plan.queries), 64), unit(len(plan.pool), 64, seed=1)
-    tracemalloc.start()
-    miner.mine(plan, zq, zd)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert len(plan.queries) == 400
-    assert len(plan.pool) == 500
-    assert peak < 150e6
+    limits = [miner.renew(k, describe) for k in range(len(sampler))]
+    assert limits == [min(len(sampler), k - k % 4 + 4) for k in range(len(sampler))]
+    assert len(pools) == -(-len(sampler) // 4)
+    assert not np.array_equal(pools[0], pools[1])
+    with pytest.raises(InputError, match="renew it first"):
+        miner.batch(0)
+    again = TupleMiner(sampler)
+    again.restore(miner.state())
+    last = len(sampler) - 1
+    assert again.renew(last, lambda *_: pytest.fail("mined anew")) == len(sampler)
+    assert np.array_equal(again.batch(last).database, miner.batch(last).database)

@@ -4,11 +4,9 @@ from covis.core.registry import import_modules
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
 from covis.sampling.composition import STRATEGIES, Band, Strategy
-from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
 from covis.sampling.places import Places
-from covis.sampling.tuple_sampler import TupleBatch, TupleSampler
-from covis.sampling.tuples import Tuples
+from covis.sampling.tuples import TupleBatch, TupleMiner, Tuples, TupleSampler
 
 __all__ = [
     "BATCHES",
@@ -19,8 +17,6 @@ __all__ = [
     "Batch",
     "Batches",
     "ListBatch",
-    "MinedRound",
-    "MiningPlan",
     "PairBatch",
     "PairSampler",
     "Pairs",

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.arrays import Ids
 from covis.core.compiling import kernel
 from covis.core.errors import InputError
-from covis.core.settings import at_least, one_of
+from covis.core.settings import at_least
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet, Split
-from covis.labels.rules import LabelRule
-from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, check_index, drawn_and_graded
+from covis.images import Split
+from covis.sampling.batches import BATCHES, check_index
 from covis.sampling.candidates import find_candidates, make_tables, pools, possible, tables_of
-from covis.sampling.composition import STRATEGIES, Strategy, strategy
+from covis.sampling.composition import STRATEGIES
 from covis.sampling.kernels import Candidates, Int, RandomKey, Tables, below, epoch_key, permute, pick, pick_zero
-from covis.sampling.pairs import IndexBatch, PairBatch
+from covis.sampling.pairs import ComposedBatches, IndexBatch, PairBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,6 +122,115 @@ def grow(c: Candidates, key: RandomKey, position: Int, places: Int, members: NDA
 _PURPOSE = 3
 
 
+@BATCHES.register("all_pairs")
+@dataclass(frozen=True)
+class AllPairs(ComposedBatches):
+    """Every pair of a batch's `size` images, which come from a few neighbourhoods; shares are weights of the bands."""
+
+    losses: ClassVar[tuple[str, ...]] = ("pairs", "lists")
+    places: int = 2
+    """Neighbourhoods a batch: one around the anchor, the others apart from it, for many pairs without overlap."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least(1, places=self.places)
+        least = 2 * len(STRATEGIES[self.strategy].bands) + self.places
+        if self.size < least:
+            raise InputError(
+                f"{self.size} images cannot hold {self.places} neighbourhoods and a pair of every band; "
+                f"set batches.size={least} or more"
+            )
+
+    def sampler(
+        self, labels: SimilarityGraph, split: Split, seed: int, *, loss: Any, graphs: Mapping[str, SimilarityGraph]
+    ) -> AllPairsSampler:
+        """Draws such images."""
+        drawn, graded = self.drawn_and_graded(labels, split, graphs)
+        return AllPairsSampler(self, drawn, split, seed, graded, lists=loss.shape == "lists")
+
+
+class AllPairsSampler:
+    """Images of each batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
+
+    A graph of one set gives B(B−1)/2 pairs for B forward passes, one of two sets up to B²/4 (only pairs of a query and
+    a map image are labelled). Every band has at least one pair in every batch. An epoch takes as many forward passes as
+    one of `PairSampler`, whose arguments these are: two per query. lists: whether a batch is a `ListBatch`.
+    """
+
+    def __init__(
+        self,
+        batches: AllPairs,
+        graph: SimilarityGraph,
+        split: Split | None = None,
+        seed: int = 0,
+        labels: SimilarityGraph | None = None,
+        *,
+        lists: bool = False,
+    ) -> None:
+        self.batches, self.graph, self.seed, self.lists = batches, graph, seed, lists
+        self.labels = graph if labels is None else labels
+        self.one_set = bool(graph.facts.get("one_set", False))
+        self.first = 0 if self.one_set else graph.shape[0]  # map images are numbered after the queries
+        tables = make_tables(graph, split) if self.one_set else _tables_of_both(graph, split)
+        self.strategy = possible(STRATEGIES[batches.strategy], tables)
+        self.candidates = find_candidates(tables, self.strategy)
+        eligible = self.candidates.eligible
+        self.anchors = eligible if self.one_set else eligible[: int(np.searchsorted(eligible, self.first))]
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return -(-2 * len(self.anchors) // self.batches.size)
+
+    def batch(self, epoch: int, index: int) -> PairBatch | ListBatch:
+        """Batch `index` of `epoch`: its pairs band by band, or lists."""
+        check_index(index, len(self))
+        key = epoch_key(self.seed, epoch, _PURPOSE)
+        members = np.empty(self.batches.size, np.int64)
+        members[0] = self.anchors[permute(key, index % len(self.anchors), len(self.anchors))]
+        count, redrawn = grow(self.candidates, key, index, self.batches.places, members)
+        return (self._lists if self.lists else self._pairs)(members[:count], int(redrawn))
+
+    def _pairs(self, members: Ids, redrawn: int) -> PairBatch:
+        """The labelled pairs among the images, each once."""
+        if self.one_set:
+            rows, columns = np.triu_indices(len(members), 1)
+            queries, images = members[rows], members[columns]
+        else:
+            sides = members[members < self.first], members[members >= self.first]
+            queries, images = (x.ravel() for x in np.meshgrid(*sides, indexing="ij"))
+        same = self._comparable(queries, images)
+        queries, database = queries[same], images[same] - self.first
+        psi = self.graph.lookup(queries, database)
+        band = self.strategy.band_of(psi)
+        order = np.argsort(band, kind="stable")
+        order = order[band[order] >= 0]
+        queries, database, psi, band = queries[order], database[order], psi[order], band[order]
+        share = np.array([float(b.share) for b in self.strategy.bands])
+        weight = (share * len(band) / np.maximum(1, np.bincount(band, minlength=len(share))))[band]
+        if self.labels is not self.graph:
+            psi = self.labels.lookup(queries, database)
+        return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn, self.batches.focus)
+
+    def _lists(self, members: Ids, redrawn: int) -> ListBatch:
+        """Every query of the batch with every map image of it."""
+        queries = members if self.one_set else members[members < self.first]
+        images = members if self.one_set else members[members >= self.first]
+        known = self._comparable(queries[:, None], images[None, :])
+        if self.one_set:
+            known &= queries[:, None] != images[None, :]
+        database = images - self.first
+        drawn = self.graph.lookup(queries[:, None], database[None, :])
+        psi = drawn if self.labels is self.graph else self.labels.lookup(queries[:, None], database[None, :])
+        if self.batches.partners == "other_groups":  # pairs that overlap inside a group do not count
+            known &= (drawn > 0) | (psi == 0)
+        return ListBatch(queries, database, psi, known, redrawn)
+
+    def _comparable(self, queries: Ids, images: Ids) -> NDArray[np.bool_]:
+        """Whether each pair is labelled: both images in one pool."""
+        tables = self.candidates.tables
+        return np.asarray(tables.row_pool[queries] == tables.pool_of[images])
+
+
 @dataclass(frozen=True, eq=False)
 class ListBatch(IndexBatch):
     """Queries and map images of one training step, all pairs of them labelled."""
@@ -145,7 +254,7 @@ class ListBatch(IndexBatch):
         losses: Tensor = loss(za, zb, za.new_tensor(self.psi), za.new_tensor(self.known).bool())
         return losses.sum()
 
-    def relabelled(self, queries: NDArray[np.int64], database: NDArray[np.int64], labels: SimilarityGraph) -> ListBatch:
+    def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> ListBatch:
         """The same with other images: ψ is looked up again, and no image is paired with itself."""
         known = self.known
         if labels.facts.get("one_set", False):
@@ -154,128 +263,13 @@ class ListBatch(IndexBatch):
         return replace(self, queries=queries, database=database, psi=psi, known=known)
 
 
-@dataclass(frozen=True, eq=False)
-class AllPairsSampler:
-    """B images per batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
-
-    A graph of one set gives B(B−1)/2 pairs for B forward passes, one of two sets up to B²/4 (only pairs of a query and
-    a map image are labelled). Every band has at least one pair in every batch. Stateless as `PairSampler` is. An epoch
-    takes as many forward passes as one of `PairSampler`: two per query.
-    """
-
-    graph: SimilarityGraph
-    strategy: str | Strategy = "A"
-    batch_size: int = 32
-    """Images a batch."""
-    seed: int = 0
-    queries: ImageSet | None = None
-    """The graph's image sets: needed where it was labelled within groups, and to leave out images without a place."""
-    database: ImageSet | None = None
-    labels: SimilarityGraph | None = None
-    """The graph in which ψ of the pairs is looked up, if `graph` only decides which images and which weights."""
-    places: int = 2
-    """Neighbourhoods a batch: one around the anchor, the others apart from it, for many pairs without overlap."""
-    focus: bool = False
-    """As in `PairBatch`."""
-    lists: bool = False
-    """Whether a batch is a `ListBatch`: each of its queries against all of its map images."""
-    candidates: Candidates = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        chosen = strategy(self.strategy)
-        least = 2 * len(chosen.bands) + self.places
-        if self.batch_size < least or self.places < 1:
-            raise InputError(
-                f"{self.batch_size} images cannot hold {self.places} neighbourhoods and a pair of every band; "
-                f"set batches.size={least} or more"
-            )
-        if self.labels is not None and self.labels.shape != self.graph.shape:
-            raise InputError(
-                f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
-            )
-        tables = self._tables()
-        chosen = possible(chosen, tables)
-        object.__setattr__(self, "strategy", chosen)
-        object.__setattr__(self, "candidates", find_candidates(tables, chosen))
-
-    def __len__(self) -> int:
-        """Batches an epoch."""
-        return -(-2 * len(self._anchors) // self.batch_size)
-
-    @property
-    def _anchors(self) -> NDArray[np.int32]:
-        eligible = self.candidates.eligible
-        return eligible if self._one_set else eligible[: int(np.searchsorted(eligible, self.graph.shape[0]))]
-
-    @property
-    def _one_set(self) -> bool:
-        return bool(self.graph.facts.get("one_set", False))
-
-    def _tables(self) -> Tables:
-        if self._one_set:
-            return make_tables(self.graph, self.queries, self.database)
-        row_pool, pool_of = pools(self.graph, self.queries, self.database)
-        above = np.int32(1 + max(row_pool.max(initial=-1), pool_of.max(initial=-1)))
-        partners = np.concatenate([row_pool, np.where(pool_of >= 0, pool_of + above, -1)])
-        own = np.concatenate([np.where(row_pool >= 0, row_pool + above, -1), pool_of])
-        return tables_of(_both_ways(self.graph), partners.astype(np.int32), own.astype(np.int32))
-
-    def images(self, epoch: int, index: int) -> tuple[NDArray[np.int64], int]:
-        """(≤ B,) the images of a batch, and how many bands had no pair at the anchor.
-
-        Where the graph has two sets, map images are numbered after the queries.
-        """
-        check_index(index, len(self))
-        key = epoch_key(self.seed, epoch, _PURPOSE)
-        members = np.empty(self.batch_size, np.int64)
-        members[0] = self._anchors[permute(key, index % len(self._anchors), len(self._anchors))]
-        count, redrawn = grow(self.candidates, key, index, self.places, members)
-        return members[:count], int(redrawn)
-
-    def batch(self, epoch: int, index: int) -> PairBatch | ListBatch:
-        """Batch `index` of `epoch`: its pairs band by band, or lists."""
-        members, redrawn = self.images(epoch, index)
-        if self.lists:
-            return self._listed(members, redrawn)
-        queries, database = self._pairs(members)
-        psi = self.graph.lookup(queries, database)
-        chosen = strategy(self.strategy)
-        band = chosen.band_of(psi)
-        order = np.argsort(band, kind="stable")
-        order = order[band[order] >= 0]
-        queries, database, psi, band = queries[order], database[order], psi[order], band[order]
-        share = np.array([float(b.share) for b in chosen.bands])
-        weight = (share * len(band) / np.maximum(1, np.bincount(band, minlength=len(share))))[band]
-        if self.labels is not None:
-            psi = self.labels.lookup(queries, database)
-        return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn, self.focus)
-
-    def _listed(self, members: NDArray[np.int64], redrawn: int) -> ListBatch:
-        """Every query of the batch with every map image of it."""
-        t, n = self.candidates.tables, 0 if self._one_set else self.graph.shape[0]
-        queries = members if self._one_set else members[members < n]
-        database = members if self._one_set else members[members >= n]
-        known = t.row_pool[queries][:, None] == t.pool_of[database][None, :]
-        if self._one_set:
-            known &= queries[:, None] != database[None, :]
-        drawn = self.graph.lookup(queries[:, None], database[None, :] - n)
-        psi = drawn if self.labels is None else self.labels.lookup(queries[:, None], database[None, :] - n)
-        if self.graph.facts.get("partners") == "other_groups":  # pairs that overlap inside a group do not count
-            known &= (drawn > 0) | (psi == 0)
-        return ListBatch(queries, database - n, psi, known, redrawn)
-
-    def _pairs(self, members: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The labelled pairs among the images."""
-        t = self.candidates.tables
-        if self._one_set:
-            a, b = np.triu_indices(len(members), 1)
-            queries, database = members[a], members[b]
-            same = t.row_pool[queries] == t.pool_of[database]
-            return queries[same], database[same]
-        n = self.graph.shape[0]
-        queries, database = (x.ravel() for x in np.meshgrid(members[members < n], members[members >= n], indexing="ij"))
-        same = t.row_pool[queries] == t.pool_of[database]
-        return queries[same], database[same] - n
+def _tables_of_both(graph: SimilarityGraph, split: Split | None) -> Tables:
+    """Tables over the images of two sets, queries first; an image's partners are of the other set."""
+    row_pool, pool_of = pools(graph, split)
+    above = np.int32(1 + max(row_pool.max(initial=-1), pool_of.max(initial=-1)))
+    partners = np.concatenate([row_pool, np.where(pool_of >= 0, pool_of + above, -1)])
+    own = np.concatenate([np.where(row_pool >= 0, row_pool + above, -1), pool_of])
+    return tables_of(_both_ways(graph), partners.astype(np.int32), own.astype(np.int32))
 
 
 def _both_ways(graph: SimilarityGraph) -> SimilarityGraph:
@@ -291,41 +285,3 @@ def _both_ways(graph: SimilarityGraph) -> SimilarityGraph:
         np.concatenate([graph.values, graph.values[turned]]),
         (n + m, n + m),
     )
-
-
-@BATCHES.register("all_pairs")
-@dataclass(frozen=True)
-class AllPairs(Batches):
-    """Every pair of a batch's images, which come from a few neighbourhoods."""
-
-    losses: ClassVar[tuple[str, ...]] = ("pairs", "lists")
-    strategy: str = "A"
-    """A, B, C, D or binary: the weight of each band of ψ."""
-    size: int = 32
-    """Images a batch."""
-    composed_by: LabelRule | None = None
-    """Rule that decides which images are drawn and how bands are weighted, if not the rule that grades the pairs."""
-    partners: Partners = "any"
-    """Overlapping pairs of any images, or only across groups: other walks and days, as for real queries."""
-    places: int = 2
-    """Neighbourhoods a batch."""
-    focus: bool = False
-    """Whether the weight of pairs without overlap goes to those whose loss is not 0 yet."""
-
-    def __post_init__(self) -> None:
-        one_of(STRATEGIES, batch_strategy=self.strategy)
-        at_least(1, size=self.size, places=self.places)
-
-    def rules(self) -> Mapping[str, LabelRule]:
-        """The rule that composes batches, if it is not the one that grades pairs."""
-        return {} if self.composed_by is None else {COMPOSED_BY: self.composed_by}
-
-    def sampler(
-        self, labels: SimilarityGraph, split: Split, seed: int, *, loss: Any, graphs: Mapping[str, SimilarityGraph]
-    ) -> AllPairsSampler:
-        """Draws such images."""
-        drawn, graded = drawn_and_graded(labels, split, graphs, self.partners)
-        return AllPairsSampler(
-            drawn, self.strategy, self.size, seed=seed, queries=split.queries, database=split.database, labels=graded,
-            places=self.places, focus=self.focus, lists=loss.shape == "lists",
-        )  # fmt: skip

@@ -8,7 +8,7 @@ kind is a subclass of `Batches` with `@BATCHES.register("name")` above it; the t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,13 @@ from covis.labels.rules import LabelRule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from covis.sampling.mining import TupleMiner
+    from covis.sampling.tuples import TupleMiner
 
 
 def check_index(index: int, batches: int) -> None:
     """Refuses an index outside an epoch of `batches` batches."""
     if not 0 <= index < batches:
         raise InputError(f"batch {index} is not one of the epoch's {batches}")
-
-
-Partners = Literal["any", "other_groups"]
 
 
 class Batch(Protocol):
@@ -111,18 +108,3 @@ class Batches(Protocol):
 
 BATCHES: Registry[type[Batches]] = Registry("kind of batches")
 """Name in recipes and on the command line → class."""
-
-
-def drawn_and_graded(
-    labels: SimilarityGraph, split: Split, graphs: Mapping[str, SimilarityGraph], partners: Partners
-) -> tuple[SimilarityGraph, SimilarityGraph | None]:
-    """The graph that decides which pairs are drawn, and the one that grades them, if it is another (else None)."""
-    drawn = graphs.get(COMPOSED_BY, labels)
-    if partners == "other_groups":
-        apart = split.queries.group[drawn.rows] != split.database.group[drawn.indices]
-        drawn = drawn.keep(apart, partners=partners)
-    return drawn, None if drawn is labels else labels
-
-
-COMPOSED_BY = "yes-no"
-"""Name of the graph that composes batches where it is not the one that grades them."""

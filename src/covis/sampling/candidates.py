@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covis.core.errors import InputError
 from covis.core.progress import warn
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import Split
 from covis.sampling.composition import Strategy
 from covis.sampling.kernels import Candidates, Tables, count_zeros, find_stray, order_by_band
 
@@ -48,15 +48,12 @@ def possible(strategy: Strategy, tables: Tables) -> Strategy:
     return reduced
 
 
-def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
+def make_tables(graph: SimilarityGraph, split: Split | None) -> Tables:
     """The graph as kernels read it, with a pool of ψ = 0 partners per group (or one, where groups do not matter).
 
     Images whose place is unknown have no label. They are in no pool, as for them a missing pair does not mean ψ = 0.
     """
-    for side, images, n in (("queries", queries, graph.shape[0]), ("database", database, graph.shape[1])):
-        if images is not None and len(images) != n:
-            raise InputError(f"the graph has {n} {side}, the image set {len(images)}; give the set it was made from")
-    return tables_of(graph, *pools(graph, queries, database))
+    return tables_of(graph, *pools(graph, split))
 
 
 def tables_of(graph: SimilarityGraph, row_pool: NDArray[np.int32], pool_of: NDArray[np.int32]) -> Tables:
@@ -89,22 +86,22 @@ def tables_of(graph: SimilarityGraph, row_pool: NDArray[np.int32], pool_of: NDAr
     return tables
 
 
-def pools(
-    graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def pools(graph: SimilarityGraph, split: Split | None) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """The pool of each query and of each map image: its group where the graph was labelled within groups."""
-    row_pool, pool_of = np.zeros(graph.shape[0], np.int32), np.zeros(graph.shape[1], np.int32)
-    if queries is None or database is None:
+    if split is None:
         if graph.facts.get("within_group"):
-            raise InputError("the graph was labelled within groups; give the sampler both image sets as well")
-        return row_pool, pool_of
-    if graph.facts.get("within_group"):
-        names = sorted({*queries.group_names, *database.group_names})
-        code = {name: k for k, name in enumerate(names)}
-        row_pool = np.array([code[n] for n in queries.group_names], np.int32)[queries.group]
-        pool_of = np.array([code[n] for n in database.group_names], np.int32)[database.group]
-    row_pool = np.where(queries.poses.known, row_pool, -1).astype(np.int32)
-    return row_pool, np.where(database.poses.known, pool_of, -1).astype(np.int32)
+            raise InputError("the graph was labelled within groups; give the sampler its image sets as well")
+        return np.zeros(graph.shape[0], np.int32), np.zeros(graph.shape[1], np.int32)
+    sizes = len(split.queries), len(split.database)
+    if graph.shape != sizes:
+        raise InputError(f"the graph is of {graph.shape} images, the sets of {sizes}; give the sets it was made from")
+    names = sorted({*split.queries.group_names, *split.database.group_names})
+    code = {name: k if graph.facts.get("within_group") else 0 for k, name in enumerate(names)}
+    row_pool, pool_of = (
+        np.where(side.poses.known, np.array([code[n] for n in side.group_names], np.int32)[side.group], -1)
+        for side in split
+    )
+    return row_pool.astype(np.int32), pool_of.astype(np.int32)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

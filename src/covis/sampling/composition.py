@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.core.errors import InputError, unknown_name
 from covis.graph import POSITIVE
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -33,11 +31,6 @@ class Band:
             return "{0}"
         return f"{'[' if self.zero or self.low > 0 else '('}{self.low:g}, {self.high:g}{']' if self.high == 1 else ')'}"
 
-    def __contains__(self, psi: float) -> bool:
-        if psi == 0:
-            return self.zero
-        return self.low <= psi and (psi < self.high or self.high == psi == 1)
-
 
 @dataclass(frozen=True)
 class Strategy:
@@ -45,13 +38,6 @@ class Strategy:
 
     name: str
     bands: tuple[Band, ...]
-
-    def __post_init__(self) -> None:
-        if not self.bands or sum(b.share for b in self.bands) != 1 or any(b.share <= 0 for b in self.bands):
-            raise InputError(f"the shares of strategy {self.name!r} must be positive and add up to 1")
-        stored = sorted((b.low, b.high) for b in self.bands if b.high > 0)
-        if any(a[1] > b[0] for a, b in pairwise(stored)) or sum(b.zero for b in self.bands) > 1:
-            raise InputError(f"the bands of strategy {self.name!r} overlap: {', '.join(map(str, self.bands))}")
 
     def without_zeros(self) -> Strategy:
         """The composition where all images overlap: the share of ψ = 0 goes to the band of the least other ψ."""
@@ -91,33 +77,18 @@ def count_bands(psi: NDArray[np.float32]) -> dict[str, int]:
     return {"positive": positive, "less": psi.size - positive - zero, "none": zero}
 
 
-def _strategy(name: str, *bands: Band) -> tuple[str, Strategy]:
-    return name, Strategy(name, bands)
-
-
 _QUARTER, _THIRD, _HALF = Fraction(1, 4), Fraction(1, 3), Fraction(1, 2)
-STRATEGIES: dict[str, Strategy] = dict(
-    [
-        _strategy("A", Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _QUARTER), Band(0, 0, _QUARTER, zero=True)),
-        _strategy(
-            "B",
-            Band(0.75, 1, _QUARTER),
-            Band(POSITIVE, 0.75, _QUARTER),
-            Band(0, POSITIVE, _QUARTER),
-            Band(0, 0, _QUARTER, zero=True),
-        ),
-        _strategy("C", Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)),
-        _strategy("D", Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _HALF, zero=True)),
-        _strategy("binary", Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _HALF, zero=True)),
-    ]
-)
+_COMPOSITIONS = {
+    "A": (Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _QUARTER), Band(0, 0, _QUARTER, zero=True)),
+    "B": (
+        Band(0.75, 1, _QUARTER),
+        Band(POSITIVE, 0.75, _QUARTER),
+        Band(0, POSITIVE, _QUARTER),
+        Band(0, 0, _QUARTER, zero=True),
+    ),
+    "C": (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)),
+    "D": (Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _HALF, zero=True)),
+    "binary": (Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _HALF, zero=True)),
+}
+STRATEGIES = {name: Strategy(name, bands) for name, bands in _COMPOSITIONS.items()}
 """A is the default. D and binary share their bands; binary is meant for a yes/no graph, such as `Radius` gives."""
-
-
-def strategy(name: str | Strategy) -> Strategy:
-    """The strategy of that name, or the given one."""
-    if isinstance(name, Strategy):
-        return name
-    if name not in STRATEGIES:
-        raise unknown_name("batch strategy", name, STRATEGIES)
-    return STRATEGIES[name]

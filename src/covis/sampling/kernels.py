@@ -177,14 +177,6 @@ def order_by_band(
 
 
 @kernel()
-def pick_stored(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
-    """The k-th stored pair of row i in band b: its column and ψ."""
-    first = c.tables.indptr[i]
-    at = first + np.int64(c.order[first + c.edges[i, b] + k])
-    return np.int64(c.tables.indices[at]), np.float32(c.tables.values[at]) / c.tables.scale
-
-
-@kernel()
 def _absent(t: Tables, i: Int, k: Int) -> Int:
     """Place in its pool of the k-th image that row i does not store.
 
@@ -225,7 +217,9 @@ def pick(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
     """The k-th candidate of query i in band b, stored or not: its column and ψ."""
     stored = np.int64(c.edges[i, b + 1] - c.edges[i, b])
     if k < stored:
-        return pick_stored(c, i, b, k)
+        first = c.tables.indptr[i]
+        at = first + np.int64(c.order[first + c.edges[i, b] + k])
+        return np.int64(c.tables.indices[at]), np.float32(c.tables.values[at]) / c.tables.scale
     return pick_zero(c.tables, i, k - stored), np.float32(0)
 
 

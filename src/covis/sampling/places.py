@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.core.settings import at_least
@@ -16,46 +15,6 @@ from covis.images import ImageSet, Split
 from covis.labels.rules import PLACE_COLUMN, place_names
 from covis.sampling.allpairs import ListBatch
 from covis.sampling.batches import BATCHES, Batches, check_index
-
-
-@dataclass(frozen=True, eq=False)
-class PlacesSampler:
-    """Each place once an epoch, in an order of (seed, epoch), with `per_place` of its images drawn at random."""
-
-    labels: SimilarityGraph
-    images: ImageSet
-    places: int
-    per_place: int
-    seed: int = 0
-    _order: NDArray[np.int64] = field(init=False, repr=False)
-    _starts: NDArray[np.int64] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        place = place_names(self.images)
-        order = np.argsort(place, kind="stable")
-        _, first, count = np.unique(place[order], return_index=True, return_counts=True)
-        enough = count >= self.per_place
-        if enough.sum() < 2:
-            raise InputError(
-                f"fewer than two places have {self.per_place} images; set batches.images lower, or give a column {PLACE_COLUMN!r}"
-            )
-        object.__setattr__(self, "_order", order)
-        object.__setattr__(self, "_starts", np.column_stack([first, count])[enough])
-
-    def __len__(self) -> int:
-        """Batches an epoch; the last one is filled up with the first places."""
-        return -(-len(self._starts) // self.places)
-
-    def batch(self, epoch: int, index: int) -> ListBatch:
-        """Batch `index` of `epoch`."""
-        check_index(index, len(self))
-        shuffled = np.random.default_rng((self.seed, epoch)).permutation(len(self._starts))
-        chosen = np.take(shuffled, np.arange(index * self.places, (index + 1) * self.places), mode="wrap")
-        rng = np.random.default_rng((self.seed, epoch, index))
-        drawn = [first + rng.permutation(count)[: self.per_place] for first, count in self._starts[np.unique(chosen)]]
-        ids = self._order[np.concatenate(drawn)]
-        psi = self.labels.lookup(ids[:, None], ids[None, :])
-        return ListBatch(ids, ids, psi, ids[:, None] != ids[None, :])
 
 
 @BATCHES.register("places")
@@ -82,4 +41,36 @@ class Places(Batches):
         """Draws such images."""
         if split.queries is not split.database:
             raise InputError("batches=places needs a set that is matched with itself; use batches=all_pairs")
-        return PlacesSampler(labels, split.queries, self.places, self.images, seed)
+        return PlacesSampler(self, labels, split.queries, seed)
+
+
+class PlacesSampler:
+    """Each place once an epoch, in an order of (seed, epoch), with as many of its images drawn at random."""
+
+    def __init__(self, batches: Places, labels: SimilarityGraph, images: ImageSet, seed: int) -> None:
+        self.batches, self.labels, self.seed = batches, labels, seed
+        place = place_names(images)
+        self.order = np.argsort(place, kind="stable")
+        _, first, count = np.unique(place[self.order], return_index=True, return_counts=True)
+        enough = count >= batches.images
+        if enough.sum() < 2:
+            raise InputError(
+                f"fewer than two places have {batches.images} images; set batches.images lower, or give a column {PLACE_COLUMN!r}"
+            )
+        self.places = np.column_stack([first, count])[enough]
+
+    def __len__(self) -> int:
+        """Batches an epoch; the last one is filled up with the first places."""
+        return -(-len(self.places) // self.batches.places)
+
+    def batch(self, epoch: int, index: int) -> ListBatch:
+        """Batch `index` of `epoch`."""
+        check_index(index, len(self))
+        count = self.batches.places
+        shuffled = np.random.default_rng((self.seed, epoch)).permutation(len(self.places))
+        chosen = np.take(shuffled, np.arange(index * count, (index + 1) * count), mode="wrap")
+        rng = np.random.default_rng((self.seed, epoch, index))
+        drawn = [first + rng.permutation(n)[: self.batches.images] for first, n in self.places[np.unique(chosen)]]
+        ids = self.order[np.concatenate(drawn)]
+        psi = self.labels.lookup(ids[:, None], ids[None, :])
+        return ListBatch(ids, ids, psi, ids[:, None] != ids[None, :])

@@ -19,8 +19,7 @@ from covis.images import ImageSet, Split
 from covis.labels import LabelRule
 from covis.poses import PLACE_M
 from covis.reading.screening import MISSING_LIMIT, Screened, check_limits, look_at_all
-from covis.sampling import Batch, Sampler
-from covis.training.mining import Miner
+from covis.sampling import Batch, Sampler, TupleMiner
 from covis.training.recipe import Recipe, Shared
 
 Data = Path | Split | None
@@ -45,7 +44,7 @@ class TrainingData:
         """The image sets that ids point into: one, or queries and map."""
         return (self.split.queries,) if self.one_set else (self.split.queries, self.split.database)
 
-    def batch(self, number: int, miner: Miner | None = None) -> Batch:
+    def batch(self, number: int, miner: TupleMiner | None = None) -> Batch:
         """The run's `number`-th batch, counted across epochs; with mined negatives where there is a miner."""
         if miner is not None:
             return miner.batch(number)
@@ -129,9 +128,3 @@ def _open_labels(rule: LabelRule, split: Split, path: Path) -> SimilarityGraph:
         say(f"labels: {graph.pairs} pairs with ψ > 0 among {graph.shape[0]} × {graph.shape[1]} images")
         graph.save(path)
     return SimilarityGraph.open(path)
-
-
-def make_miner(recipe: Recipe, data: TrainingData) -> Miner | None:
-    """The miner of the recipe's batches, if they are mined."""
-    rounds = recipe.batches.miner(data.sampler)
-    return None if rounds is None else Miner(rounds, data.one_set)

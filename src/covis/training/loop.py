@@ -20,13 +20,14 @@ from covis.core.errors import InputError
 from covis.core.progress import Meter, duration, say, warn
 from covis.describing.features import Features, Fetched
 from covis.models import PlaceModel
+from covis.sampling import TupleMiner
 from covis.training.batch_images import BatchImages
 from covis.training.callbacks import Callback
 from covis.training.checkpoint import latest_checkpoint, save_checkpoint
 from covis.training.data import TrainingData
+from covis.training.descriptors import describe_images
 from covis.training.interruption import DeferredSignals
 from covis.training.memory import StepMemory, too_large
-from covis.training.mining import Miner
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.record import Counters, Record
@@ -51,7 +52,7 @@ class Loop:
     ranks: Ranks
     step: Step
     validator: Validator | None
-    miner: Miner | None
+    miner: TupleMiner | None
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
     plan: bool = True
@@ -73,7 +74,7 @@ class Loop:
         self.step.optimiser.load_state_dict(tensors["optimiser"])
         self.step.scaler.load_state_dict(tensors["scaler"])
         if self.miner is not None:
-            self.miner.restore(tensors["miner"])
+            self.miner.restore({name: array.numpy() for name, array in tensors["miner"].items()})
         for callback, state in zip(self.callbacks, tensors["callbacks"], strict=True):
             callback.restore(state)
         self.progress = Counters(**facts)
@@ -83,11 +84,12 @@ class Loop:
         """Writes a checkpoint; every rank waits until it is complete."""
         if self.ranks.first:
             step = self.step
+            mined = {} if self.miner is None else self.miner.state()
             tensors = {
                 "model": self.model.learned_state(),
                 "optimiser": step.optimiser.state_dict(),
                 "scaler": step.scaler.state_dict(),
-                "miner": {} if self.miner is None else self.miner.state(),
+                "miner": {name: torch.from_numpy(array) for name, array in mined.items()},
                 "callbacks": [callback.state() for callback in self.callbacks],
             }
             save_checkpoint(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
@@ -219,10 +221,13 @@ class Loop:
         limits = np.cumsum([len(part) for part in images.request])[:-1]
         return tuple(np.split(np.concatenate(images.request)[share], np.searchsorted(share, limits)))
 
-    def _mine(self, miner: Miner) -> int:
+    def _mine(self, miner: TupleMiner) -> int:
         """Has negatives mined for the coming steps; returns the step from which they must be mined again."""
         started = time.monotonic()
-        last = miner.renew(self.progress.step, self.model, self.source)
+        sides = (0, 0) if self.data.one_set else (0, 1)
+        last = miner.renew(
+            self.progress.step, lambda side, ids: describe_images(self.model, self.source, sides[side], ids)
+        )
         self.progress.mining_seconds += time.monotonic() - started
         return last
 

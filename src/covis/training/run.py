@@ -28,7 +28,7 @@ from covis.reading.sources import open_images
 from covis.sampling import Sampler
 from covis.training.augmentation import AUGMENTATIONS
 from covis.training.callbacks import Callback
-from covis.training.data import Data, make_miner, prepare, refuse_shared
+from covis.training.data import Data, prepare, refuse_shared
 from covis.training.descriptors import describe_all
 from covis.training.loop import Loop
 from covis.training.pooling_start import images_of_groups, start_pooling
@@ -190,7 +190,7 @@ def open_loop(
         validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)), ranks)
     return Loop(
         recipe, run, model, training, source, ranks,
-        own.step(recipe, model, training, ranks, seed), validator, make_miner(recipe, training),
+        own.step(recipe, model, training, ranks, seed), validator, recipe.batches.miner(training.sampler),
         resources.checkpoint_seconds, resources.tensorboard, resources.plan, own.callbacks,
     )  # fmt: skip
 
