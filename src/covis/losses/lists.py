@@ -11,7 +11,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from covis.core.settings import above, at_least
+from covis.core.settings import at_least
 from covis.graph import POSITIVE
 from covis.losses.pairs import LOSSES, Loss, common_dtype
 
@@ -38,9 +38,6 @@ class ListwiseSoftmax(ListLoss):
     power: float = 1.0
     """p: above 1, larger overlaps take more of the target."""
 
-    def __post_init__(self) -> None:
-        above(0, temperature=self.temperature, power=self.power)
-
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""
         similarity, psi, known = _prepared(za, zb, psi, known)
@@ -54,13 +51,10 @@ class ListwiseSoftmax(ListLoss):
 class SoftSupervisedContrastive(ListLoss):
     """−meanⱼ ψⱼ log softmaxⱼ(s/T) over the positives: supervised contrast whose pull is the overlap."""
 
+    from_zero: ClassVar[tuple[str, ...]] = ("least",)
     temperature: float = 0.1
     least: float = 0.0
     """Pairs above this ψ are positives."""
-
-    def __post_init__(self) -> None:
-        above(0, temperature=self.temperature)
-        at_least(0, least=self.least)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""
@@ -82,6 +76,7 @@ class AveragePrecision(ListLoss):
     bins: int = 20
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(2, bins=self.bins)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
@@ -110,9 +105,6 @@ class RelaxedContrastive(ListLoss):
 
     margin: float = 1.0
 
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin)
-
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""
         import torch
@@ -136,15 +128,13 @@ class BatchMultiSimilarity(ListLoss):
     s(p) < max s(n) + ε. As GSV-Cities, MixVPR, SALAD and BoQ train.
     """
 
+    from_zero: ClassVar[tuple[str, ...]] = ("base", "mining_gap")
     alpha: float = 1.0
     beta: float = 50.0
     base: float = 0.0
     mining_gap: float | None = 0.1
     graded: bool = False
     """Whether a pair pulls by ψ and pushes by 1 − ψ, instead of one or the other by ψ ≥ 0.5."""
-
-    def __post_init__(self) -> None:
-        above(0, alpha=self.alpha, beta=self.beta)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""

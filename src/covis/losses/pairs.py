@@ -10,11 +10,11 @@ margin. Half-precision descriptors are compared in float32.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from covis.core.registry import Registry
-from covis.core.settings import above
+from covis.core.settings import above, at_least, check_types
 from covis.graph import POSITIVE
 
 if TYPE_CHECKING:
@@ -28,6 +28,15 @@ class Loss(ABC):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     shape: ClassVar[str]
     """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
+    from_zero: ClassVar[tuple[str, ...]] = ()
+    """Fields that may be 0; other numbers are above it."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                (at_least if name in self.from_zero else above)(0, **{name: value})
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss")
@@ -90,9 +99,6 @@ class Contrastive(PairLoss):
 
     margin: float = 0.5
 
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin)
-
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
         return _margin_loss(za, zb, psi >= POSITIVE, self.margin)
@@ -104,9 +110,6 @@ class GeneralizedContrastive(PairLoss):
     """GCL = ½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²; for 0 < ψ < 1 its minimum is at d = τ(1−ψ)."""
 
     margin: float = 0.5
-
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
@@ -122,12 +125,10 @@ class SoftContrastive(PairLoss):
     multi-similarity with soft assignments, for an anchor with one partner.
     """
 
+    from_zero: ClassVar[tuple[str, ...]] = ("base",)
     alpha: float = 2.0
     beta: float = 50.0
     base: float = 1.0
-
-    def __post_init__(self) -> None:
-        above(0, alpha=self.alpha, beta=self.beta)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
@@ -147,9 +148,6 @@ class OverlapRegression(PairLoss):
 
     scale: float = 1.0
     """d₀, the distance that means no overlap."""
-
-    def __post_init__(self) -> None:
-        above(0, scale=self.scale)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""

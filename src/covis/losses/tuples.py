@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from covis.core.errors import InputError
-from covis.core.settings import above, at_least, one_of
 from covis.losses.pairs import LOSSES, Loss, cosine, distance, squared_distance
 
 if TYPE_CHECKING:
@@ -41,9 +40,6 @@ class Triplet(TupleLoss):
 
     margin: float = 0.1
 
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin)
-
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
         return _violations(za, zp, zn, self.margin).sum(-1)
@@ -55,9 +51,6 @@ class LazyTriplet(TupleLoss):
     """maxₙ [D(a, p) − D(a, n) + m]₊: only the hardest negative of a tuple counts."""
 
     margin: float = 0.5
-
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -72,9 +65,6 @@ class Quadruplet(TupleLoss):
     second_negative: ClassVar[bool] = True
     margin: float = 0.5
     second_margin: float = 0.2
-
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin, second_margin=self.second_margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -102,16 +92,13 @@ class TripletHuber(TupleLoss):
     """
 
     graded: ClassVar[bool] = True
+    from_zero: ClassVar[tuple[str, ...]] = ("huber_weight",)
     margin: float = 0.1
     huber_weight: float = 0.5
     delta: float = 1.0
     """Where the penalty turns from quadratic to linear."""
     largest_squared: float = 2.0
     """D_max, the squared distance that means no overlap: 2 for unrelated unit descriptors."""
-
-    def __post_init__(self) -> None:
-        above(0, margin=self.margin, delta=self.delta, largest_squared=self.largest_squared)
-        at_least(0, huber_weight=self.huber_weight)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -135,9 +122,6 @@ class LogRatio(TupleLoss):
     graded: ClassVar[bool] = True
     epsilon: float = 1e-3
 
-    def __post_init__(self) -> None:
-        above(0, epsilon=self.epsilon)
-
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
         import torch
@@ -157,13 +141,11 @@ class MultiSimilarity(TupleLoss):
     s(p) < maxₙ s(n) + ε.
     """
 
+    from_zero: ClassVar[tuple[str, ...]] = ("base", "mining_gap")
     alpha: float = 2.0
     beta: float = 50.0
     base: float = 0.5
     mining_gap: float | None = 0.1
-
-    def __post_init__(self) -> None:
-        above(0, alpha=self.alpha, beta=self.beta)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -189,11 +171,6 @@ class Sare(TupleLoss):
     negatives: Literal["joint", "independent"] = "joint"
     scale: float = 1.0
     """Factor on log k, an inverse temperature."""
-
-    def __post_init__(self) -> None:
-        above(0, scale=self.scale)
-        one_of(("gaussian", "cauchy", "exponential"), kernel=self.kernel)
-        one_of(("joint", "independent"), negatives=self.negatives)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
