@@ -6,12 +6,10 @@ from pathlib import Path
 import pytest
 
 from covis.geotagging.clocks import TimeGuess
-from covis.geotagging.library import LibraryPhoto
 from covis.geotagging.regions import Regions
-from covis.geotagging.suggestions import BOTH, PICTURES, TIME, combine
+from covis.geotagging.suggestions import BOTH, PICTURES, TIME, combine, on_earth
 from covis.maps.answers import Answer, Match, Place, Position
 
-PHOTO = LibraryPhoto("asked.jpg", "key")
 REGIONS = Regions([(48.0, 11.0), (-17.0, 180.0)])
 
 
@@ -28,7 +26,8 @@ def guess(x=0.0, probability=0.8, doubt_m=50.0):
 
 
 def combined(told, timed, is_place=True, precision=0.9):
-    return combine(PHOTO, told, timed, is_place=is_place, precision=precision, regions=REGIONS)
+    made, evidence = combine(told, timed, is_place=is_place, precision=precision)
+    return on_earth(made, REGIONS), evidence
 
 
 def test_evidence_that_agrees_is_worth_more_than_each_alone():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,7 +9,6 @@ from covis.core import artifacts, machine
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from covis.geotagging.immich import Immich
     from covis.geotagging.session import Geotagged
     from covis.geotagging.suggestions import Suggestion
     from covis.geotagging.writing import Written
@@ -51,61 +49,60 @@ def geotag(
 
     library: a folder. map: where its map is kept, by default in the user's cache. model, weights: as for `Map.build`.
     near (`LAT,LON,RADIUS_M`), inside (GeoJSON or corners): where positions must lie. precision: probability from which
-    on a position is written unasked. decisions: a file of the review page, or `saved` for those saved in
-    `covis serve`, which then decides alone. write: `xmp`,
-    `exif`, `csv` (to `table`) or `immich`. page: where a review page is written. tiles: streets on it. immich: the address of a server that
-    is read instead of a folder, with the API key of the file `key`.
+    on a position is written unasked. decisions: a file of the review page, or `saved` for those saved in `covis serve`,
+    which then decides alone. write: `xmp`, `exif`, `csv` (to `table`) or `immich`. page: where a review page is written.
+    tiles: streets on it. immich: the address of a server that is read instead of a folder, with the API key of the file
+    `key`.
 
     >>> found, chosen, written = covis.geotag("Pictures/", page="review.html")  # doctest: +SKIP
     >>> chosen[0].answer.lat, chosen[0].answer.lon, chosen[0].evidence  # doctest: +SKIP
     (55.7046, 13.1911, 'pictures and time')
     """
     from covis.geotagging.decisions import accepted
+    from covis.geotagging.immich import Immich
     from covis.geotagging.library import Library, scan
     from covis.geotagging.review import StoredReview, review_data, write_review
     from covis.geotagging.session import GeotagOptions, suggest
-    from covis.geotagging.writing import confident, known_guesses, write_positions
+    from covis.geotagging.writing import known_guesses, write_positions, write_table
     from covis.search.area import read_area
 
     if (library is None) == (not immich):
         raise InputError("give the folder of a photo library, or --immich URL")
-    ways = WAYS[:3] if library is not None else WAYS[2:]
+    ways = WAYS[2:] if library is None else WAYS[:3]
     if write and write not in ways:
         raise unknown_name("way of writing", write, ways)
     options = GeotagOptions(model, weights, precision, read_area(near, inside))
-    server = None if library is not None else _server(immich, key)
-    path = map_of(immich if library is None else str(existing_library(library)), map)
+    server = Immich.of(immich, None if key is None else Path(key)) if library is None else None
+    folder = None if library is None else existing_library(library)
+    path = map_of(immich if folder is None else str(folder), map)
     memory = memory_of(path)
-    root = memory / "previews" if library is None else existing_library(library)
     memory.mkdir(parents=True, exist_ok=True)
+    root = folder or memory / "previews"
     with artifacts.lock(memory):
-        known = Library.load(memory / "library.json", root)
+        record = memory / "library.json"
+        known = Library.load(record, root)
         if server is not None:
             server.read_into(known, memory)
         else:
-            scan(known, memory / "library.json")
+            scan(known, record)
             known.photos = known_guesses(known.photos, root)
-        found = suggest(known, path, options, lambda: known.save(memory / "library.json"))
+        found = suggest(known, path, options, lambda: known.save(record))
         data, stored = review_data(found, precision), StoredReview(memory)
         stored.write(data, root)
         if page is not None:
             write_review(Path(page), data, root, tiles)
-        file = stored.decisions if decisions == SAVED else decisions
-        chosen = list(confident(found.suggestions)) if file is None else accepted(found.suggestions, Path(file))
+        if decisions is None:
+            chosen = [suggestion for suggestion in found.suggestions if suggestion.confident]
+        else:
+            chosen = accepted(found.suggestions, stored.decisions if decisions == SAVED else Path(decisions))
         written = None
         if write == "csv":
-            written = _write_table(chosen, Path(table))
-        elif write == "immich" and server is not None:
+            written = write_table(chosen, Path(table))
+        elif write and server is not None:
             written = server.write(chosen, memory)
         elif write:
             written = write_positions(chosen, write, root)
         return Outcome(found, chosen, written)
-
-
-def _server(address: str, key: Path | str | None) -> Immich:
-    from covis.geotagging.immich import Immich
-
-    return Immich.of(address, None if key is None else Path(key))
 
 
 def undo(library: Path | str) -> Written:
@@ -138,16 +135,6 @@ def memory_of(map: Path) -> Path:
     return map.with_name(f"{map.name}.library")
 
 
-def _write_table(chosen: list[Suggestion], table: Path) -> Written:
-    from covis.core.files import write_bytes
-    from covis.geotagging.writing import Written
-    from covis.maps.outputs import to_csv
-
-    content = to_csv([replace(s.answer, photo=Path(s.photo.name)) for s in chosen]).encode("utf-8", "surrogateescape")
-    if table.is_file() and table.read_bytes() == content:
-        return Written()
-    write_bytes(table, content)
-    return Written([str(table)])
 
 
 __all__ = ["WAYS", "Outcome", "geotag", "undo"]

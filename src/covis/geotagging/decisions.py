@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from covis.core.errors import InputError
 from covis.core.files import checked, read_json
 from covis.core.progress import warn
-from covis.geotagging.suggestions import Suggestion, moved
+from covis.geotagging.suggestions import Suggestion
 
 FORMAT = "covis geotag decisions"
 _ENTRY = {"photo": str, "key": str, "decision": str}
@@ -28,31 +27,27 @@ def checked_decisions(file: Path, record: Any) -> list[dict[str, Any]]:
 
 def accepted(suggestions: Sequence[Suggestion], file: Path) -> list[Suggestion]:
     """The suggestions that were accepted, where a person put them; all others are left alone."""
-    open_ = {suggestion.photo.name: suggestion for suggestion in suggestions}
-    chosen, passed = [], 0
-    for entry in checked_decisions(file, read_json(file, _REMEDY)):
-        suggestion = open_.get(entry["photo"])
-        if entry["decision"] != "accept":
-            continue
-        if suggestion is None or suggestion.photo.key != entry["key"]:
-            passed += 1
-            continue
-        chosen.append(_at(suggestion, entry, file))
-    if passed:
+    by_name = {suggestion.photo.name: suggestion for suggestion in suggestions}
+    entries = [e for e in checked_decisions(file, read_json(file, _REMEDY)) if e["decision"] == "accept"]
+    known = [e for e in entries if e["photo"] in by_name and by_name[e["photo"]].photo.key == e["key"]]
+    if len(known) < len(entries):
+        passed = len(entries) - len(known)
         warn(f"{passed} decisions are about photos that have a position by now, were changed or are gone; left out")
-    return chosen
+    return [_at(by_name[entry["photo"]], entry, file) for entry in known]
 
 
-def _at(suggestion: Suggestion, entry: dict[str, object], file: Path) -> Suggestion:
-    lat, lon = entry.get("lat"), entry.get("lon")
-    position = suggestion.answer.position
+def _at(suggestion: Suggestion, entry: dict[str, Any], file: Path) -> Suggestion:
+    lat, lon, answer = entry.get("lat"), entry.get("lon"), suggestion.answer
     if not isinstance(lat, int | float) or not isinstance(lon, int | float):
-        if position is None:
+        if answer.position is None:
             raise InputError(f"{file} accepts {suggestion.photo.name}, which has no position; set its pin")
         return suggestion
-    if not (math.isfinite(lat) and abs(lat) <= 90 and math.isfinite(lon) and abs(lon) <= 180):
+    if not (abs(lat) <= 90 and abs(lon) <= 180):
         raise InputError(f"{file} puts {suggestion.photo.name} at {lat}, {lon}, which is not on Earth")
-    before = (None, None) if position is None else (position.place.lat, position.place.lon)
-    if None not in before and max(abs((a or 0) - b) for a, b in zip(before, (lat, lon), strict=True)) <= _SAME_DEG:
+    if (
+        answer.lat is not None
+        and answer.lon is not None
+        and max(abs(answer.lat - lat), abs(answer.lon - lon)) <= _SAME_DEG
+    ):
         return suggestion
-    return moved(suggestion, float(lat), float(lon))
+    return suggestion.moved(float(lat), float(lon))

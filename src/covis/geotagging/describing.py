@@ -6,54 +6,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.core import files
+from covis.core.arrays import Descriptors
 from covis.geotagging.library import LibraryPhoto
+from covis.geotagging.raw import picture_of
 from covis.maps.map import Map
 from covis.reading.decoding import Reject
-from covis.reading.inputs import Photo
 
 _PIECE = 512
 """Photos that are described, and written, at once: what an interruption may cost."""
 
 
-class Described:
-    """Descriptors in a folder, a file for each piece that was described."""
-
-    def __init__(self, folder: Path, model: Map) -> None:
-        self.folder, self.map = folder / model.model_fingerprint, model
-        self._vectors: dict[str, NDArray[np.float32]] = {}
-        kinds = {"keys": ("S", (None,)), "vectors": ("f", (None, model.dim))}
-        for file in sorted(self.folder.glob("*.npz")):
-            part = files.load_arrays(file, kinds, f"remove {file}")
-            self._vectors |= dict(zip((k.decode() for k in part["keys"]), part["vectors"], strict=True))
-
-    def add(self, photos: Sequence[LibraryPhoto]) -> dict[str, str]:
-        """Describes those that are new; returns content → why it cannot be described."""
-        new = {photo.key: photo for photo in photos if photo.key not in self._vectors}
-        lost: dict[str, str] = {}
-        for start in range(0, len(new), _PIECE):
-            self._describe(list(new.values())[start : start + _PIECE], lost)
-        return lost
-
-    def _describe(self, photos: Sequence[LibraryPhoto], lost: dict[str, str]) -> None:
-        chosen: list[tuple[str, Photo]] = []
-        for photo in photos:
+def describe(model: Map, photos: Sequence[LibraryPhoto], folder: Path) -> tuple[dict[str, Descriptors], dict[str, str]]:
+    """Content → its descriptor, and content → why it has none; a file of `folder` for each piece that was described."""
+    folder = folder / model.model_fingerprint
+    folder.mkdir(parents=True, exist_ok=True)
+    vectors: dict[str, Descriptors] = {}
+    kinds = {"keys": ("S", (None,)), "vectors": ("f", (None, model.dim))}
+    stored = sorted(folder.glob("*.npz"))
+    for file in stored:
+        part = files.load_arrays(file, kinds, f"remove {file}")
+        vectors |= dict(zip((k.decode() for k in part["keys"]), part["vectors"], strict=True))
+    new = list({photo.key: photo for photo in photos if photo.key not in vectors}.values())
+    lost: dict[str, str] = {}
+    for number, start in enumerate(range(0, len(new), _PIECE), len(stored)):
+        pictures = {}
+        for photo in new[start : start + _PIECE]:
             try:
-                chosen.append((photo.key, photo.picture()))
+                pictures[photo.key] = picture_of(Path(photo.file))
             except Reject as reject:
                 lost[photo.key] = reject.reason
-        vectors, bad = self.map.describe([photo for _, photo in chosen])
-        lost |= {chosen[i][0]: why for i, why in bad.items()}
-        keys = [key for i, (key, _) in enumerate(chosen) if i not in bad]
-        self._vectors |= dict(zip(keys, vectors, strict=True))
-        self.folder.mkdir(parents=True, exist_ok=True)
-        number = len(list(self.folder.glob("*.npz")))
-        with files.replacing(self.folder / f"{number:06d}.npz") as partial, partial.open("wb") as handle:
-            np.savez(handle, keys=np.array(keys, "S64"), vectors=vectors)
-
-    def of(self, photos: Sequence[LibraryPhoto]) -> NDArray[np.float32]:
-        """(N, dim) descriptors of photos that were described."""
-        rows = [self._vectors[photo.key] for photo in photos]
-        return np.stack(rows) if rows else np.zeros((0, self.map.dim), np.float32)
+        found, bad = model.describe(list(pictures.values()))
+        keys = list(pictures)
+        lost |= {keys[i]: why for i, why in bad.items()}
+        keys = [key for i, key in enumerate(keys) if i not in bad]
+        vectors |= dict(zip(keys, found, strict=True))
+        with files.replacing(folder / f"{number:06d}.npz") as partial, partial.open("wb") as handle:
+            np.savez(handle, keys=np.array(keys, "S64"), vectors=found)
+    return vectors, lost

@@ -51,8 +51,6 @@ def _gps_tags(answer: Answer) -> dict[int, Any]:
     assert place.lon is not None
     tags: dict[int, Any] = {0: b"\2\3\0\0", 1: "N" if place.lat >= 0 else "S", 2: _degrees_minutes_seconds(place.lat)}
     tags |= {3: "E" if place.lon >= 0 else "W", 4: _degrees_minutes_seconds(place.lon), 18: "WGS-84"}
-    if place.heading is not None:
-        tags |= {16: "T", 17: round(place.heading % 360.0, 2)}
     if radius is not None:
         tags[31] = round(radius, 1)
     return tags | {27: b"ASCII\0\0\0" + method(answer).encode("ascii", "replace")}

@@ -9,12 +9,11 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from email.message import Message
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -26,22 +25,20 @@ from covis.geotagging.library import Library, LibraryPhoto
 from covis.geotagging.suggestions import Suggestion
 from covis.geotagging.writing import Written
 
+KEY_VARIABLE = "IMMICH_API_KEY"
 _PAGE = 1000
-_MOST_PAGES = 100_000
 _TRIES = 5
 _LONGEST_WAIT_S = 60.0
 _TIMEOUT_S = 60.0
 _MOST_BYTES = 256 << 20
-KEY_VARIABLE = "IMMICH_API_KEY"
+_NOTES = "immich.jsonl"
 
 
 class _NoRedirects(HTTPRedirectHandler):
     """The key goes to the server that was named and to no other."""
 
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
-    ) -> Request | None:
-        raise InputError(f"{req.full_url} redirects to {newurl}; give that address to --immich")
+    def redirect_request(self, req: Request, *_: Any) -> None:
+        raise InputError(f"{req.full_url} redirects to {_[-1]}; give that address to --immich")
 
 
 @dataclass(frozen=True)
@@ -50,11 +47,8 @@ class Immich:
 
     address: str
     """Ends in `/api`."""
-    key: str
-    sleep: Callable[[float], None] = time.sleep
-
-    def __repr__(self) -> str:
-        return f"Immich({self.address!r})"
+    key: str = field(repr=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
     @classmethod
     def of(cls, address: str, key_file: Path | None = None) -> Immich:
@@ -65,27 +59,22 @@ class Immich:
         key = key_file.read_text(encoding="utf-8").strip() if key_file is not None else os.environ.get(KEY_VARIABLE, "")
         if not key or not key.isascii() or not key.isprintable():
             raise InputError(f"no API key for {address}; give --key FILE or set {KEY_VARIABLE}")
-        base = address.rstrip("/")
-        return cls(base if base.endswith("/api") else f"{base}/api", key)
+        return cls(f"{address.rstrip('/').removesuffix('/api')}/api", key)
 
     def call(self, method: str, path: str, body: Any = None) -> bytes:
         """The answer of one request; tried again where the server is busy, an `InputError` where it refuses."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"x-api-key": self.key, "Accept": "*/*"} | (
-            {} if data is None else {"Content-Type": "application/json"}
-        )
+        headers = {"x-api-key": self.key, "Accept": "*/*", "Content-Type": "application/json"}
         problem = ""
         for attempt in range(_TRIES):
             try:
                 request = Request(self.address + path, data, headers, method=method)
                 with build_opener(_NoRedirects).open(request, timeout=_TIMEOUT_S) as answer:
-                    content: bytes = answer.read(_MOST_BYTES + 1)
-                    if len(content) > _MOST_BYTES:
-                        raise InputError(f"{self.address}{path} answers with more than {_MOST_BYTES >> 20} MB")
+                    content: bytes = answer.read(_MOST_BYTES)
                     return content
             except HTTPError as error:
-                problem, wait_s = f"HTTP {error.code}", _wait_s(error, attempt)
                 error.close()
+                problem, wait_s = f"HTTP {error.code}", _wait_s(error, attempt)
                 if error.code in (401, 403):
                     needs = "asset.read, asset.view and, to write, asset.update"
                     raise InputError(f"{self.address} refuses the key ({problem}); it needs {needs}") from None
@@ -111,15 +100,13 @@ class Immich:
     def assets(self) -> Iterator[dict[str, Any]]:
         """All images with their EXIF, page by page."""
         page: Any = 1
-        for _ in range(_MOST_PAGES):
-            asked = {"type": "IMAGE", "withExif": True, "page": int(page), "size": _PAGE, "order": "asc"}
-            found = self.json("POST", "/search/metadata", asked).get("assets")
+        while page is not None:
+            query = {"type": "IMAGE", "withExif": True, "page": int(page), "size": _PAGE, "order": "asc"}
+            found = self.json("POST", "/search/metadata", query).get("assets")
             if not isinstance(found, dict) or not isinstance(found.get("items"), list):
                 raise InputError(f"{self.address}/search/metadata does not answer as Immich does; check its version")
             yield from (item for item in found["items"] if isinstance(item, dict) and isinstance(item.get("id"), str))
-            page = found.get("nextPage")
-            if page is None:
-                return
+            page = found.get("nextPage") if found["items"] else None
 
     def read_into(self, library: Library, folder: Path) -> None:
         """Brings the list up to date with the server, and fetches the previews that `library.root` lacks."""
@@ -132,8 +119,7 @@ class Immich:
                 file = Path(photo.file)
                 if not file.is_file() or before.get(photo.name, photo.key) != photo.key:
                     try:
-                        preview = self.call("GET", f"/assets/{file.stem}/thumbnail?size=preview")
-                        files.write_bytes(file, preview)
+                        files.write_bytes(file, self.call("GET", f"/assets/{file.stem}/thumbnail?size=preview"))
                     except InputError as error:
                         if "HTTP 404" not in str(error):
                             raise
@@ -146,24 +132,21 @@ class Immich:
         done = Written()
         with Meter("writing positions", len(suggestions), "photos") as meter:
             for suggestion in suggestions:
-                name, position = suggestion.photo.name, suggestion.answer.position
-                identifier = Path(name).stem
-                now = self.json("GET", f"/assets/{identifier}").get("exifInfo") or {}
-                if position is None or now.get("latitude") is not None:
+                name, answer = suggestion.photo.name, suggestion.answer
+                path = f"/assets/{Path(name).stem}"
+                now = self.json("GET", path).get("exifInfo") or {}
+                if answer.position is None or now.get("latitude") is not None:
                     done.left[name] = "it has a position by now"
                 else:
-                    place = {"latitude": position.place.lat, "longitude": position.place.lon}
+                    place = {"latitude": answer.lat, "longitude": answer.lon}
                     with (folder / _NOTES).open("a", encoding="utf-8") as notes:
-                        notes.write(json.dumps({"id": identifier, **place}) + "\n")
+                        notes.write(json.dumps({"id": Path(name).stem, **place}) + "\n")
                         notes.flush()
                         os.fsync(notes.fileno())
-                    self.call("PUT", f"/assets/{identifier}", place)
+                    self.call("PUT", path, place)
                     done.files.append(name)
                 meter.advance()
         return done
-
-
-_NOTES = "immich.jsonl"
 
 
 def positions(folder: Path) -> dict[str, tuple[float, float]]:
@@ -183,22 +166,23 @@ def _photo(asset: dict[str, Any], root: Path, earlier: dict[str, tuple[float, fl
     identifier, exif = asset["id"], asset.get("exifInfo") or {}
     if not set(identifier) <= set("0123456789abcdefABCDEF-") or asset.get("isTrashed") or asset.get("type") != "IMAGE":
         return None
-    lat, lon = (exif.get(key) if isinstance(exif.get(key), int | float) else None for key in ("latitude", "longitude"))
-    lat, lon = (None, None) if lat is None or lon is None or (lat == 0 and lon == 0) else (float(lat), float(lon))
-    taken = exif.get("dateTimeOriginal")
-    local = _seconds(asset.get("localDateTime")) if taken else None
-    camera = " ".join(part for part in (exif.get("make"), exif.get("model")) if part)
-    name, given = f"{identifier}.jpg", earlier.get(identifier)
+    lat, lon = exif.get("latitude"), exif.get("longitude")
+    if not (isinstance(lat, int | float) and isinstance(lon, int | float)) or (lat, lon) == (0, 0):
+        lat = lon = None
+    given = earlier.get(identifier)
     own = (
-        lat is not None
+        given is not None
+        and lat is not None
         and lon is not None
-        and given is not None
         and max(abs(lat - given[0]), abs(lon - given[1])) < 1e-5
     )
-    day = "" if local is None else datetime.fromtimestamp(local, UTC).date().isoformat()
+    taken, name = exif.get("dateTimeOriginal"), f"{identifier}.jpg"
+    local = _seconds(asset.get("localDateTime")) if taken else None
     return LibraryPhoto(
-        name, str(asset.get("checksum") or identifier), (), lat, lon, own, camera, local,
-        _seconds(taken) if exif.get("timeZone") else None, day, "", str(root / name),
+        name, str(asset.get("checksum") or identifier), (), lat, lon, own,
+        camera=" ".join(part for part in (exif.get("make"), exif.get("model")) if part),
+        local_s=local, utc_s=_seconds(taken) if exif.get("timeZone") else None,
+        day="" if local is None else datetime.fromtimestamp(local, UTC).date().isoformat(), file=str(root / name),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,12 +16,11 @@ from covis.core.errors import Damaged, InputError
 from covis.core.listings import IMAGE_SUFFIXES, Listing, walk_images
 from covis.core.machine import cpu_count, in_processes
 from covis.core.progress import Meter
-from covis.geotagging.raw import RAW_SUFFIXES, picture_of, read_raw
+from covis.geotagging.raw import RAW_SUFFIXES, read_raw
 from covis.geotagging.sidecars import read_position, sidecar_of
 from covis.geotagging.xmp import METHOD
 from covis.reading.decoding import Reject
 from covis.reading.exif import read_photo
-from covis.reading.inputs import Photo
 from covis.reading.walks import seconds_of
 
 _PIECE, _SAVED_EVERY = 64, 2048
@@ -76,13 +75,6 @@ class LibraryPhoto:
         """Whether a position is looked for."""
         return self.lat is None and not self.problem
 
-    def picture(self) -> Photo:
-        """The picture, for describing and showing; raises `Reject` where a raw photo has none."""
-        return picture_of(Path(self.file))
-
-
-_FIELDS = [f.name for f in fields(LibraryPhoto)]
-
 
 @dataclass
 class Library:
@@ -99,9 +91,7 @@ class Library:
 
     def save(self, file: Path) -> None:
         """Writes what is remembered."""
-        record = asdict(self) | {"root": str(self.root), "failed": sorted(self.failed)}
-        record["photos"] = [list(photo.values()) for photo in record["photos"]]
-        files.write_json(file, record)
+        files.write_json(file, asdict(self) | {"failed": sorted(self.failed)})
 
     @classmethod
     def load(cls, file: Path, root: Path) -> Library:
@@ -111,33 +101,29 @@ class Library:
         kinds = {"root": str, "photos": list, "regions": list, "mapped": dict, "failed": list}
         record = files.read_record(file, kinds, "remove it; the library is then read anew")
         if record["root"] != str(root):
-            raise InputError(
-                f"{file.parent} belongs to the library {record['root']}, not to {root}; give another --map"
-            )
+            raise InputError(f"{file.parent} belongs to the library {record['root']}, not {root}; give another --map")
         try:
-            photos = [
-                LibraryPhoto(**dict(zip(_FIELDS, (*v[:2], tuple(v[2]), *v[3:]), strict=True))) for v in record["photos"]
-            ]
-            mapped = {name: (str(v[0]), float(v[1]), float(v[2])) for name, v in record["mapped"].items()}
-        except (TypeError, IndexError, ValueError):
+            photos = [LibraryPhoto(**{**photo, "stamp": tuple(photo["stamp"])}) for photo in record["photos"]]
+        except (TypeError, KeyError):
             raise Damaged(f"{file} is of another version; remove it, and the library is read anew") from None
-        return cls(root, photos, [(a, b) for a, b in record["regions"]], mapped, set(record["failed"]))
+        mapped = {name: (key, lat, lon) for name, (key, lat, lon) in record["mapped"].items()}
+        return cls(root, photos, [(lat, lon) for lat, lon in record["regions"]], mapped, set(record["failed"]))
 
 
 def scan(library: Library, file: Path) -> None:
     """Brings the list up to date with the folder: files that changed are read again, others are not opened.
 
-    What was read is kept in `file` now and then, so that an interrupted scan goes on.
+    What was read is kept in `file` now and then, so that an interrupted scan resumes.
     """
     names = walk_images(library.root, IMAGE_SUFFIXES | RAW_SUFFIXES)
     if not names:
         raise InputError(f"{library.root} has no photos; give the folder of a library, such as Pictures/")
+    listing = Listing(library.root)
+    stamps = {name: stamp_of(library.root / name, sidecar_of(name, listing)) for name in names}
     before = {photo.name: photo for photo in library.photos}
-    sidecars = _sidecars(library.root, names)
-    stamps = {name: stamp_of(library.root / name, sidecars.get(name)) for name in names}
     now = {n: before[n] for n in names if n in before and before[n].stamp == stamps[n]}
-    left = [n for n in names if n not in now]
-    pieces = [[(n, stamps[n], sidecars.get(n)) for n in left[i : i + _PIECE]] for i in range(0, len(left), _PIECE)]
+    left = [(n, stamps[n], sidecar_of(n, listing)) for n in names if n not in now]
+    pieces = [left[i : i + _PIECE] for i in range(0, len(left), _PIECE)]
     unsaved = 0
     with Meter("reading photos", len(left), "photos") as meter:
         for piece in in_processes(partial(_read_piece, library.root), pieces, min(cpu_count(), max(1, len(pieces)))):
@@ -149,13 +135,6 @@ def scan(library: Library, file: Path) -> None:
                 replace(library, photos=list(now.values())).save(file)
     library.photos = [now[name] for name in names]
     library.save(file)
-
-
-def _sidecars(root: Path, names: Sequence[str]) -> dict[str, str]:
-    """Photo → its sidecar in the folder, where there is one."""
-    listing = Listing(root)
-    found = {name: sidecar_of(name, listing) for name in names}
-    return {name: sidecar for name, sidecar in found.items() if sidecar}
 
 
 def stamp_of(path: Path, sidecar: str | None) -> tuple[int, ...]:
@@ -173,21 +152,22 @@ def _read_piece(root: Path, piece: Sequence[tuple[str, tuple[int, ...], str | No
 
 def _read(root: Path, name: str, stamp: tuple[int, ...], sidecar: str | None) -> LibraryPhoto:
     path = root / name
+    unread = LibraryPhoto(name, "", stamp, file=str(path))
     try:
         key = files.sha256(path)
         exif = read_raw(path) if path.suffix.lower() in RAW_SUFFIXES else read_photo(path)
     except Reject as reject:
-        return LibraryPhoto(name, "", stamp, problem=str(reject.reason), file=str(path))
+        return replace(unread, problem=str(reject.reason))
     except OSError as error:
-        return LibraryPhoto(name, "", stamp, problem=error.strerror or str(error), file=str(path))
-    lat, lon, method = _finite(exif.lat), _finite(exif.lon), exif.method
+        return replace(unread, problem=error.strerror or str(error))
     beside = None if sidecar is None else read_position(root / sidecar)
-    if beside is not None:
-        lat, lon, method = beside
-    own, problem = METHOD in method, "panorama" if exif.panorama and lat is None else ""
-    camera = "" if _SCREENSHOT.search(path.name) else exif.camera
-    local, utc = _finite(float(seconds_of(np.array([exif.taken]))[0])), _finite(exif.utc_s)
-    return LibraryPhoto(name, key, stamp, lat, lon, own, camera, local, utc, exif.taken[:10], problem, str(path))
+    lat, lon, method = beside or (_finite(exif.lat), _finite(exif.lon), exif.method)
+    return replace(
+        unread, key=key, lat=lat, lon=lon, own=METHOD in method,
+        camera="" if _SCREENSHOT.search(path.name) else exif.camera,
+        local_s=_finite(float(seconds_of(np.array([exif.taken]))[0])), utc_s=_finite(exif.utc_s), day=exif.taken[:10],
+        problem="panorama" if exif.panorama and lat is None else "",
+    )  # fmt: skip
 
 
 def _finite(value: float) -> float | None:

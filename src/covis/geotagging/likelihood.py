@@ -8,7 +8,7 @@ walks. That share is estimated from the answers themselves: the one under which 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -29,61 +29,50 @@ _ROUNDS = 100
 _FLOOR = 1e-3
 
 
-@dataclass(frozen=True)
-class Likelihood:
-    """Probabilities of a map's answers for the photos of its library."""
+def likely(calibration: Calibration | None, answers: Sequence[Answer], among: Bools, precision: float) -> list[Answer]:
+    """Answers with their probabilities in the library, confident from `precision` on.
 
-    nearby: Logistic | None
-    """P that an answer lies within `RIGHT_M`, by the log-odds of that within `PLACE_M`; both given that the map has the place."""
-    share: float = 0.0
-    """Of answers that are right, in the mixture that the map was calibrated with."""
+    among (Q,): whether each photo was taken, or is kept, among photos whose place is known. Nothing is learned from
+    the map of one walk.
+    """
+    known = np.array([a.position is not None and bool(a.probability) for a in answers], bool)
+    if calibration is None or calibration.held_out is None or calibration.method != WALKS or not known.any():
+        return [replace(a, confident=False) for a in answers]
+    given, _, error_m, walk, _ = calibration.held_out.T
+    right = error_m <= RIGHT_M
+    if right.all() or not right.any():
+        return [replace(a, confident=False) for a in answers]
+    # P that an answer lies within RIGHT_M by the log-odds of that within PLACE_M, both given that the map has the place
+    nearby = Logistic.fit_ceiling(log_odds(given, _FLOOR)[:, None], right, walk.astype(np.int64))
+    p = np.zeros(len(answers))
+    p[known] = _probability(nearby, [a for a, one in zip(answers, known, strict=True) if one])
+    p[among & known] = _shifted(p[among & known], (1 - CALIBRATION.prior) * float(right.mean()), nearby.ceiling)
+    return [_judged(answer, probability, precision) for answer, probability in zip(answers, p.tolist(), strict=True)]
 
-    @classmethod
-    def of(cls, calibration: Calibration | None) -> Likelihood:
-        """From answers to photos of walks that were hidden from the map; nothing is learned from a map of one walk."""
-        if calibration is None or calibration.held_out is None or calibration.method != WALKS:
-            return cls(None)
-        given, _, error_m, walk, _ = calibration.held_out.T
-        right = error_m <= RIGHT_M
-        if right.all() or not right.any():
-            return cls(None)
-        nearby = Logistic.fit_ceiling(log_odds(given, _FLOOR)[:, None], right, walk.astype(np.int64))
-        return cls(nearby, (1 - CALIBRATION.prior) * float(right.mean()))
 
-    def answers(self, answers: Sequence[Answer], among: Bools, precision: float) -> list[Answer]:
-        """Answers with these probabilities, confident from `precision` on.
+def _probability(nearby: Logistic, answers: Sequence[Answer]) -> Floats:
+    present = np.array([1.0 - (a.elsewhere or 0.0) for a in answers])
+    given = np.array([a.probability or 0.0 for a in answers]) / np.maximum(present, _FLOOR)
+    return np.asarray(nearby(log_odds(given, _FLOOR)[:, None]) * present)
 
-        among (Q,): whether each photo was taken, or is kept, among photos whose place is known.
-        """
-        known = np.array([a.position is not None and bool(a.probability) for a in answers], bool)
-        if self.nearby is None or not known.any():
-            return [replace(a, confident=False) for a in answers]
-        p = np.zeros(len(answers))
-        p[known] = self._probability([a for a, one in zip(answers, known, strict=True) if one])
-        p[among & known] = self._shifted(p[among & known])
-        told = []
-        for answer, probability in zip(answers, p.tolist(), strict=True):
-            sure = probability >= precision and not answer.absent
-            note = answer.note if answer.absent else "" if sure else unsure(precision)
-            told.append(replace(answer, probability=probability, confident=sure, note=note) if probability else answer)
-        return told
 
-    def _probability(self, answers: Sequence[Answer]) -> Floats:
-        assert self.nearby is not None
-        present = np.array([1.0 - (a.elsewhere or 0.0) for a in answers])
-        given = np.array([a.probability or 0.0 for a in answers]) / np.maximum(present, _FLOOR)
-        return np.asarray(self.nearby(log_odds(given, _FLOOR)[:, None]) * present)
+def _shifted(p: Floats, usual: float, ceiling: float) -> Floats:
+    """Probabilities p (N,) of photos among which another share is right than `usual`, that of the map's calibration."""
+    if len(p) < _FEWEST:
+        return p
+    share, odds = usual, log_odds(p, _FLOOR) - log_odds(np.array([usual]), _FLOOR)
+    for _ in range(_ROUNDS):
+        shifted = 1 / (1 + np.exp(-odds - log_odds(np.array([share]), _FLOOR)))
+        share = min(float(shifted.mean()), _MOST_RIGHT)
+    return np.minimum(shifted, ceiling)
 
-    def _shifted(self, p: Floats) -> Floats:
-        """Probabilities p (N,) of photos among which another share is right than in the map's calibration."""
-        if len(p) < _FEWEST:
-            return p
-        share, odds = self.share, log_odds(p, _FLOOR) - log_odds(np.array([self.share]), _FLOOR)
-        for _ in range(_ROUNDS):
-            shifted = 1 / (1 + np.exp(-odds - log_odds(np.array([share]), _FLOOR)))
-            share = min(float(shifted.mean()), _MOST_RIGHT)
-        assert self.nearby is not None
-        return np.minimum(shifted, self.nearby.ceiling)
+
+def _judged(answer: Answer, probability: float, precision: float) -> Answer:
+    if not probability:
+        return answer
+    sure = probability >= precision and not answer.absent
+    note = answer.note if answer.absent else "" if sure else unsure(precision)
+    return replace(answer, probability=probability, confident=sure, note=note)
 
 
 def unsure(precision: float) -> str:

@@ -37,18 +37,37 @@ _MOST_BYTES = 64 << 20
 _DOTS = 20_000
 _SHOWN = 2
 """Matches that are shown with a picture."""
-_REVIEW, _DECISIONS = "review.json", "decisions.json"
 
 
 def review_data(found: Geotagged, precision: float) -> dict[str, Any]:
     """All that the page shows but the pictures."""
-    known = [photo for photo in found.library.photos if photo.known]
-    every = max(1, -(-len(known) // _DOTS))
+    known = [photo.place for photo in found.library.photos if photo.known]
     return {
         "format": FORMAT, "library": found.library.root.name, "precision": precision,
-        "dots": np.round([photo.place for photo in known[::every]], 6).tolist(),
+        "dots": np.round(known[:: max(1, -(-len(known) // _DOTS))], 6).tolist(),
         "entries": [_entry(suggestion) for suggestion in found.suggestions],
     }  # fmt: skip
+
+
+def _entry(suggestion: Suggestion) -> dict[str, Any]:
+    answer, photo, facts = suggestion.answer, suggestion.photo, []
+    at = _at(answer.lat, answer.lon)
+    beside = {name: f"{abs(s) / 60:.1f} min {'later' if s > 0 else 'earlier'}" for name, s in suggestion.neighbours}
+    matches = {match.image: match for match in answer.matches}
+    shown = list(matches)[:_SHOWN] if "pictures" in suggestion.evidence else []
+    for name in [*shown, *beside][: _SHOWN + 1]:
+        match = matches.get(name)
+        fact = beside.get(name) or (f"looks alike, distance {match.distance:.2f}" if match else "")
+        facts.append({"image": name, "at": match and _at(match.place.lat, match.place.lon), "fact": fact})
+    return {
+        "photo": photo.name, "key": photo.key, "album": photo.album, "day": photo.day, "at": at,
+        "p": significant(answer.probability) if answer.position else None, "confident": suggestion.confident,
+        "by": suggestion.evidence, "note": answer.note, "evidence": facts,
+    }  # fmt: skip
+
+
+def _at(lat: float | None, lon: float | None) -> list[float] | None:
+    return None if lat is None or lon is None else [round(lat, 8), round(lon, 8)]
 
 
 def write_review(path: Path, data: dict[str, Any], root: Path, tiles: str = "") -> None:
@@ -63,10 +82,10 @@ def write_review(path: Path, data: dict[str, Any], root: Path, tiles: str = "") 
             used += len(thumbnails[name])
     if len(thumbnails) < len(names):
         warn(f"{path} shows {len(thumbnails)} of {len(names)} pictures; covis serve {root} shows all of them")
+    data = data | {"thumbnails": thumbnails, "tiles": below and asdict(below)}
     page = rendered(
-        "geotag.html", frame="frame.html", title=TITLE, data=data | {"thumbnails": thumbnails, "tiles": below and asdict(below)},
-        styles=STYLES, scripts=SCRIPTS, tiles=None,
-    )  # fmt: skip
+        "geotag.html", frame="frame.html", title=TITLE, data=data, styles=STYLES, scripts=SCRIPTS, tiles=None
+    )
     files.write_text(path, page)
 
 
@@ -80,7 +99,7 @@ class StoredReview:
     """What the last run left for the service, in the folder that remembers the library of a map."""
 
     def __init__(self, memory: Path) -> None:
-        self.file, self.decisions = memory / _REVIEW, memory / _DECISIONS
+        self.file, self.decisions = memory / "review.json", memory / "decisions.json"
 
     def write(self, data: dict[str, Any], root: Path) -> None:
         """Keeps what the page shows, and where the photos are."""
@@ -116,30 +135,3 @@ def _read(file: Path, stamp: files.Stamp) -> tuple[dict[str, Any], Path, frozens
     """What the page shows, where the photos are, and which of them are shown."""
     record = files.read_record(file, {"root": str, "data": dict}, "run covis geotag again")
     return record["data"], Path(record["root"]), frozenset(_pictures(record["data"]))
-
-
-def _evidence(suggestion: Suggestion) -> list[str]:
-    """The photos that a suggestion rests on: matches first, then neighbours in time."""
-    names = [match.image for match in suggestion.answer.matches[:_SHOWN]] if "pictures" in suggestion.evidence else []
-    return [*names, *(name for name, _ in suggestion.neighbours)][: _SHOWN + 1]
-
-
-def _entry(suggestion: Suggestion) -> dict[str, Any]:
-    answer, photo = suggestion.answer, suggestion.photo
-    place = None if answer.position is None else answer.position.place
-    beside = {name: f"{abs(s) / 60:.1f} min {'later' if s > 0 else 'earlier'}" for name, s in suggestion.neighbours}
-    matches = {match.image: match for match in answer.matches}
-    facts = [
-        {"image": name, "at": None if name not in matches else _at(matches[name].place.lat, matches[name].place.lon),
-         "fact": beside.get(name) or f"looks alike, distance {matches[name].distance:.2f}"}
-        for name in _evidence(suggestion)
-    ]  # fmt: skip
-    return {
-        "photo": photo.name, "key": photo.key, "album": photo.album, "day": photo.day,
-        "at": None if place is None else _at(place.lat, place.lon), "p": significant(answer.probability) if place else None,
-        "confident": suggestion.confident, "by": suggestion.evidence, "note": answer.note, "evidence": facts,
-    }  # fmt: skip
-
-
-def _at(lat: float | None, lon: float | None) -> list[float] | None:
-    return None if lat is None or lon is None else [round(lat, 8), round(lon, 8)]

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from covis.core.arrays import Bools, Floats
+from covis.core.arrays import Bools, Descriptors
 from covis.core.errors import InputError
 from covis.core.progress import say, track
 from covis.core.tables import counted
 from covis.geotagging.clocks import Clocks
-from covis.geotagging.describing import Described
+from covis.geotagging.describing import describe
 from covis.geotagging.library import Library, LibraryPhoto, bursts
-from covis.geotagging.likelihood import Likelihood
+from covis.geotagging.likelihood import likely
 from covis.geotagging.regions import Regions
-from covis.geotagging.suggestions import Suggestion, combine
+from covis.geotagging.suggestions import Suggestion, combine, on_earth
 from covis.images import ImageSet
 from covis.maps.answers import Answer, unusable
 from covis.maps.building import BuildOptions, build_map
@@ -63,11 +63,10 @@ class GeotagOptions:
 
 @dataclass
 class Geotagged:
-    """What is suggested for the photos of a library, and what it rests on."""
+    """What is suggested for the photos of a library."""
 
     library: Library
     suggestions: list[Suggestion] = field(default_factory=list)
-    map: Map | None = None
 
     def counts(self) -> dict[str, Any]:
         """Numbers of photos, for people and for JSON."""
@@ -85,8 +84,7 @@ def suggest(library: Library, path: Path, options: GeotagOptions, save: Callable
 
     save: writes what is remembered of the library.
     """
-    wanted = [photo for photo in library.photos if photo.wanted]
-    known = list(bursts(library.photos))
+    wanted, known = [photo for photo in library.photos if photo.wanted], list(bursts(library.photos))
     if not wanted:
         return Geotagged(library)
     if len(known) < _FEWEST:
@@ -99,33 +97,32 @@ def suggest(library: Library, path: Path, options: GeotagOptions, save: Callable
     regions.extend(lat, lon)
     library.regions = regions.centres
     save()
-    xy = regions.to_plane(lat, lon)
-    opened = _current_map(library, known, xy, path, options, save)
-    answers = _locate(library, opened, wanted, path)
+    images = _images(library, known, regions.to_plane(lat, lon), regions)
+    opened = _current_map(library, known, images, path, options, save)
+    located, is_place = _locate(library, opened, wanted, path.with_name(f"{path.name}.library") / "asked")
     index = {photo.name: i for i, photo in enumerate(library.photos)}
-    clocks = Clocks(library.photos, [index[photo.name] for photo in known], xy)
+    clocks = Clocks(library.photos, [index[photo.name] for photo in known], images.poses.xy)
     clocks.compare(
         (index[photo.name], index[match.image])
-        for photo, (answer, _) in zip(wanted, answers, strict=True)
+        for photo, answer in zip(wanted, located, strict=True)
         for match in answer.matches
         if (match.probability or 0.0) >= _TOGETHER and match.image in index
     )
     guesses = [clocks.guess(index[photo.name]) for photo in wanted]
     albums = Counter(photo.album for photo in known)
-    among = np.array([
-        is_place and (guess is not None or _FEWEST <= albums[photo.album] < len(known))
-        for photo, guess, (_, is_place) in zip(wanted, guesses, answers, strict=True)
-    ], bool)  # fmt: skip
-    likely = Likelihood.of(opened.calibration).answers([answer for answer, _ in answers], among, options.precision)
-    made, areas = Geotagged(library, map=opened), _areas(regions, options)
-    for photo, guess, answer, (_, is_place) in zip(wanted, guesses, likely, answers, strict=True):
-        combined, evidence = combine(
-            photo, answer, guess, is_place=is_place, precision=options.precision, regions=regions
-        )
-        combined = replace(combined, matches=combined.matches[:_SHOWN_MATCHES])
+    in_albums = [_FEWEST <= albums[photo.album] < len(known) for photo in wanted]
+    among = is_place & np.array([g is not None or album for g, album in zip(guesses, in_albums, strict=True)], bool)
+    judged, areas = likely(opened.calibration, located, among, options.precision), _areas(regions, options)
+    suggestions = []
+    for photo, guess, answer, place in zip(wanted, guesses, judged, is_place.tolist(), strict=True):
+        combined, evidence = combine(answer, guess, is_place=place, precision=options.precision)
+        combined = on_earth(replace(combined, matches=combined.matches[:_SHOWN_MATCHES]), regions)
         beside = () if guess is None else tuple((library.photos[i].name, s) for i, s in guess.neighbours)
-        made.suggestions.append(_inside(Suggestion(photo, combined, evidence, beside), regions, areas))
-    return made
+        if areas is not None and not _is_inside(combined, regions, areas):
+            note = "the likeliest place is outside the area asked for"
+            combined, evidence = replace(combined, position=None, confident=False, note=note), ""
+        suggestions.append(Suggestion(photo, combined, evidence, beside))
+    return Geotagged(library, suggestions)
 
 
 def _areas(regions: Regions, options: GeotagOptions) -> dict[int, Area] | None:
@@ -133,32 +130,21 @@ def _areas(regions: Regions, options: GeotagOptions) -> dict[int, Area] | None:
     if options.area is None:
         return None
     found: dict[int, Area] = {}
-    problem: InputError | None = None
     for i in range(len(regions)):
         try:
             found[i] = options.area(regions.frame(i))
-        except InputError as error:  # too far away; in all regions, if it is wrong in itself
-            problem = error
-    if not found and problem is not None:
-        raise problem
+        except InputError:  # too far away; in all regions, if it is wrong in itself
+            if i == len(regions) - 1 and not found:
+                raise
     return found
 
 
-def _inside(suggestion: Suggestion, regions: Regions, areas: dict[int, Area] | None) -> Suggestion:
-    """The suggestion, without its position where that lies outside the area asked for."""
-    place = None if suggestion.answer.position is None else suggestion.answer.position.place
-    if areas is None or place is None or place.lat is None or place.lon is None:
-        return suggestion
-    area = areas.get(int(regions.of([place.lat], [place.lon])[0]))
-    if area is not None and area.contains([(place.x, place.y)])[0]:
-        return suggestion
-    note = "the likeliest place is outside the area asked for"
-    return replace(
-        suggestion, answer=replace(suggestion.answer, position=None, confident=False, note=note), evidence=""
-    )
-
-
-# The map
+def _is_inside(answer: Answer, regions: Regions, areas: dict[int, Area]) -> bool:
+    """Whether the answer has no position, or one in the area asked for."""
+    if answer.position is None or answer.lat is None or answer.lon is None:
+        return True
+    area = areas.get(int(regions.of([answer.lat], [answer.lon])[0]))
+    return area is not None and bool(area.contains([(answer.position.place.x, answer.position.place.y)])[0])
 
 
 _Content = tuple[str, float, float]
@@ -167,12 +153,12 @@ _Content = tuple[str, float, float]
 def _current_map(
     library: Library,
     known: Sequence[LibraryPhoto],
-    xy: Floats,
+    images: ImageSet,
     path: Path,
     options: GeotagOptions,
     save: Callable[[], None],
 ) -> Map:
-    """The library's map with all known photos and no others; added to and taken from, never made anew."""
+    """The library's map with all known photos, which are `images`, and no others; updated, never made anew."""
     wanted = {_content(photo): i for i, photo in enumerate(known)}
     if not (path / CURRENT).is_file():
         if set(library.mapped.values()) != set(wanted):  # an unfinished map of other photos
@@ -180,8 +166,7 @@ def _current_map(
             shutil.rmtree(path.with_name(f"{path.name}.model"), ignore_errors=True)
         library.mapped = {photo.name: _content(photo) for photo in known}
         save()
-        built = BuildOptions(model=options.model, weights=options.weights)
-        opened = build_map(Map, _images(library, known, xy), path, built).map
+        opened = build_map(Map, images, path, BuildOptions(model=options.model, weights=options.weights)).map
         library.failed |= _forget_lost(library, opened)
         save()
         return opened
@@ -195,7 +180,7 @@ def _current_map(
         prefix = f"{opened.version}/"
         library.mapped |= {prefix + known[i].name: _content(known[i]) for i in new}
         save()
-        opened = opened.add(_images(library, [known[i] for i in new], xy[new]), prefix=prefix)
+        opened = opened.add(images.subset(new), prefix=prefix)
     library.failed |= _forget_lost(library, opened)
     if gone:
         opened = opened.remove(gone)
@@ -217,38 +202,35 @@ def _forget_lost(library: Library, opened: Map) -> set[str]:
     return lost
 
 
-def _images(library: Library, photos: Sequence[LibraryPhoto], xy: Floats) -> ImageSet:
+def _images(library: Library, photos: Sequence[LibraryPhoto], xy: np.ndarray[Any, Any], regions: Regions) -> ImageSet:
     """Photos for the map; those of one day and region are one walk, which is held out together."""
-    region = Regions(library.regions).region_at(xy)
-    walks = [f"{r} {p.day or p.name.rpartition('/')[0]}" for r, p in zip(region, photos, strict=True)]
+    walks = [f"{r} {p.day or p.album}" for r, p in zip(regions.region_at(xy), photos, strict=True)]
     poses = Poses(xy, np.full(len(photos), np.nan))
     return ImageSet.of(library.root, [photo.name for photo in photos], poses, walks)
 
 
-# The photos asked about
-
-
-def _locate(library: Library, opened: Map, wanted: Sequence[LibraryPhoto], path: Path) -> list[tuple[Answer, bool]]:
+def _locate(library: Library, opened: Map, wanted: Sequence[LibraryPhoto], folder: Path) -> tuple[list[Answer], Bools]:
     """The map's answer to each photo, with the library's own names, and whether the photo looks like a place at all."""
-    described = Described(path.with_name(f"{path.name}.library") / "asked", opened)
-    lost = described.add(wanted)
-    current = {(_content(photo)): photo for photo in library.photos if photo.lat is not None}
+    vectors, lost = describe(opened, wanted, folder)
+    current = {_content(photo): photo for photo in library.photos if photo.lat is not None}
     current |= {_content(photo): photo for photo in bursts(library.photos)}
-    places = _PlaceJudge.of(opened)
-    answers: list[tuple[Answer, bool]] = []
+    looks_placed = _place_judge(opened)
+    answers: list[Answer] = []
+    is_place = np.array([photo.key not in lost for photo in wanted], bool)
     for start in track(range(0, len(wanted), _BATCH), "locating", unit="batches"):
         part = wanted[start : start + _BATCH]
-        vectors = described.of([photo for photo in part if photo.key not in lost])
+        described = np.array([vectors[photo.key] for photo in part if photo.key not in lost], np.float32)
+        described = described.reshape(-1, opened.dim)
         bad = {i: lost[photo.key] for i, photo in enumerate(part) if photo.key in lost}
-        files = [Path(photo.file) for photo in part]
-        found = opened.judge_for(vectors, _MATCHES, LocateOptions()).answers(files, vectors, bad, _MATCHES)
-        alike = iter(places(opened, vectors).tolist())
-        for i, answer in enumerate(found):
-            if i in bad:
-                answers.append((unusable(files[i], bad[i]), False))
-                continue
-            answers.append((_renamed(answer, library, current), bool(next(alike))))
-    return answers
+        paths = [Path(photo.file) for photo in part]
+        found = opened.judge_for(described, _MATCHES, LocateOptions()).answers(paths, described, bad, _MATCHES)
+        answers += [
+            unusable(paths[i], bad[i]) if i in bad else _renamed(answer, library, current)
+            for i, answer in enumerate(found)
+        ]
+        some = is_place[start : start + _BATCH]
+        some[some] = looks_placed(described)
+    return answers, is_place
 
 
 def _renamed(answer: Answer, library: Library, current: dict[_Content, LibraryPhoto]) -> Answer:
@@ -257,30 +239,24 @@ def _renamed(answer: Answer, library: Library, current: dict[_Content, LibraryPh
     matches = (
         match if photo is None else replace(match, image=photo.name, file=Path(photo.file))
         for match, photo in zip(answer.matches, photos, strict=True)
-    )  # fmt: skip
+    )
     return replace(answer, matches=tuple(matches), view=None)
 
 
-@dataclass(frozen=True, eq=False)
-class _PlaceJudge:
-    """Tells photos of places from screenshots, pages, noise and the like, also in places that the map does not have."""
+def _place_judge(opened: Map) -> Callable[[Descriptors], Bools]:
+    """Descriptors → whether each photo is of a place, also of one that the map does not have; no screenshot or page.
 
-    bank: Bank
-    """Pictures of no place."""
-    least: float
-    """How much nearer to the map than to these a photo of a place is."""
+    Photos of places are nearer to the map than to drawn pictures of no place.
+    """
+    bank = opened.bank
+    if bank is None:
+        return lambda vectors: np.ones(len(vectors), bool)
+    chosen = np.isin(bank.family, NO_PLACES)
+    bank = Bank(bank.descriptors[chosen], bank.family[chosen])
 
-    @classmethod
-    def of(cls, opened: Map) -> _PlaceJudge:
-        bank = opened.bank
-        if bank is None:
-            return cls(Bank.empty(opened.dim), -np.inf)
-        chosen = np.isin(bank.family, NO_PLACES)
-        bank = Bank(bank.descriptors[chosen], bank.family[chosen])
-        lead = bank.distances_between_families() - opened.search(bank.descriptors, 1).distances[:, 0]
-        return cls(bank, float(np.quantile(lead, 1 - _NO_PLACE_SHARE)) if len(lead) else -np.inf)
+    def lead(vectors: Descriptors, to_bank: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.asarray(to_bank - opened.search(vectors, 1).distances[:, 0])
 
-    def __call__(self, opened: Map, vectors: np.ndarray[Any, Any]) -> Bools:
-        """(Q,) whether each photo looks like a place."""
-        lead: Floats = self.bank.distances(vectors) - opened.search(vectors, 1).distances[:, 0]
-        return np.asarray(lead > self.least)
+    of_bank = lead(bank.descriptors, bank.distances_between_families())
+    least = float(np.quantile(of_bank, 1 - _NO_PLACE_SHARE)) if len(of_bank) else -np.inf
+    return lambda vectors: lead(vectors, bank.distances(vectors)) > least

@@ -21,19 +21,20 @@ _MOST_BYTES = 16_000_000
 
 
 def sidecar_of(name: str, listing: Listing) -> str | None:
-    """The sidecar of a photo, `IMG.JPG.xmp` or `IMG.xmp`, among the files of its folder; None where there is none."""
+    """The sidecar of a photo, `IMG.JPG.xmp` or `IMG.xmp`, among the files of its folder; None where there is none.
+
+    A sidecar without the photo's ending is that of the raw photo, where there is one.
+    """
     path = PurePosixPath(name)
     beside = listing.folder("" if str(path.parent) == "." else str(path.parent))
-    for ending in (".xmp", ".XMP"):
-        if path.name + ending in beside:
-            return f"{name}{ending}"
+    others = (PurePosixPath(other) for other in beside)
     alone = path.suffix.lower() in RAW_SUFFIXES or not any(
-        PurePosixPath(other).stem == path.stem and PurePosixPath(other).suffix.lower() in RAW_SUFFIXES
-        for other in beside
-    )  # a sidecar without the photo's ending is that of the raw photo, where there is one
-    for ending in (".xmp", ".XMP"):
-        if alone and path.stem + ending in beside:
-            return str(path.with_name(path.stem + ending))
+        other.stem == path.stem and other.suffix.lower() in RAW_SUFFIXES for other in others
+    )
+    for stem in (path.name, path.stem) if alone else (path.name,):
+        for ending in (".xmp", ".XMP"):
+            if stem + ending in beside:
+                return str(path.with_name(stem + ending))
     return None
 
 
@@ -98,10 +99,6 @@ def _fields(xmp: bytes) -> list[tuple[str, str]]:
         root = ElementTree.fromstring(xmp.decode("utf-8").strip("\ufeff\0 \r\n\t"))
     except (ElementTree.ParseError, ValueError) as error:
         raise InputError(f"the XMP file cannot be read ({error})") from None
-    found = []
-    for element in root.iter():
-        if element.tag.startswith(f"{{{_RDF}}}") or not element.tag.startswith("{"):
-            continue
-        found.append((element.tag, "".join(element.itertext()).strip()))
-    found += [(tag, value) for element in root.iter() for tag, value in element.attrib.items() if _RDF not in tag]
-    return [(tag, text) for tag, text in found if not tag.startswith("{adobe:ns:meta/}")]
+    texts = [(e.tag, "".join(e.itertext()).strip()) for e in root.iter() if e.tag.startswith("{")]
+    attributes = [attribute for element in root.iter() for attribute in element.attrib.items()]
+    return [(tag, text) for tag, text in texts + attributes if not tag.startswith((f"{{{_RDF}}}", "{adobe:ns:meta/}"))]

@@ -36,18 +36,22 @@ class Suggestion:
     @property
     def confident(self) -> bool:
         """Whether it may be written without being asked."""
-        return self.answer.confident
+        return self.answer.confident and self.answer.position is not None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON, as `covis locate` has them."""
         beside = [{"image": name, "seconds": round(s, 1)} for name, s in self.neighbours]
         return self.answer.to_dict() | {"photo": self.photo.name, "evidence": self.evidence, "neighbours": beside}
 
+    def moved(self, lat: float, lon: float) -> Suggestion:
+        """The suggestion with a pin that a person has set."""
+        position = Position(Place(0.0, 0.0, None, lat, lon), None, 0.9, 0)
+        answer = replace(self.answer, position=position, confident=True, note="", probability=None, elsewhere=None)
+        return replace(self, answer=answer, evidence="a person")
 
-def combine(
-    photo: LibraryPhoto, answer: Answer, guess: TimeGuess | None, *, is_place: bool, precision: float, regions: Regions
-) -> tuple[Answer, str]:
-    """The answer of the pictures, in the plane of the regions, and the guess by time as one; and what it rests on.
+
+def combine(answer: Answer, guess: TimeGuess | None, *, is_place: bool, precision: float) -> tuple[Answer, str]:
+    """The answer of the pictures and the guess by time as one, in the plane of the regions; and what it rests on.
 
     is_place: whether the photo looks like a place at all, without which time says nothing: screenshots and documents
     are taken along the way too.
@@ -61,91 +65,64 @@ def combine(
     elif answer.absent:
         answer = replace(answer, position=None)
     if guess is None or not is_place:
-        return _on_earth(answer, regions), PICTURES if answer.position else ""
-    probability, match = _agreeing(answer, guess)
+        return answer, PICTURES if answer.position else ""
     seen = (answer.probability or 0.0) if answer.position is not None else 0.0
+    probability, match = _agreeing(answer, guess)
     first = match is not None and match is answer.matches[0] and answer.position is not None
     if first:
         probability = max(probability, seen)
     if match is not None and probability >= max(guess.probability, 0.0 if first else seen):
         position = answer.position if first else Position(match.place, None, 0.9, 1)
-        return _decided(answer, position, probability, precision, regions), BOTH
-    against = _far(answer, guess)
-    if answer.confident and against:
+        return _decided(answer, position, probability, precision), BOTH
+    by_time = guess.probability
+    if answer.confident and answer.position is not None:
+        if _gap_m(answer.position.place, guess) <= _AREA_M + guess.doubt_m:
+            return answer, PICTURES
         # Each is right only where the other is wrong.
-        seen_only, time_only = seen * (1 - guess.probability), guess.probability * (1 - seen)
-        seen, late = (
-            v / (seen_only + time_only + (1 - seen) * (1 - guess.probability)) for v in (seen_only, time_only)
-        )
-        if seen >= late:
-            return _decided(answer, answer.position, seen, precision, regions), PICTURES
-        guess = guess._replace(probability=late)
-    elif answer.confident:
-        return _on_earth(answer, regions), PICTURES
-    place = Place(*guess.xy)
-    return _decided(
-        answer, Position(place, None, 0.9, 0), max(guess.probability, probability), precision, regions
-    ), TIME
+        parts = np.array([seen * (1 - by_time), by_time * (1 - seen), (1 - seen) * (1 - by_time)])
+        seen, by_time, _ = (parts / parts.sum()).tolist()
+        if seen >= by_time:
+            return _decided(answer, answer.position, seen, precision), PICTURES
+    position = Position(Place(*guess.xy), None, 0.9, 0)
+    return _decided(answer, position, max(by_time, probability), precision), TIME
 
 
 def _agreeing(answer: Answer, guess: TimeGuess) -> tuple[float, Match | None]:
     """The match that is most likely, given where time puts the photo, and how likely; (0, None) where none is there."""
     best: tuple[float, Match | None] = (0.0, None)
     for match in answer.matches:
-        seen = match.probability or 0.0
-        if _apart(match.place, guess) > _AREA_M + guess.doubt_m or not seen:
+        seen, gap_m = match.probability or 0.0, _gap_m(match.place, guess)
+        if gap_m > _AREA_M + guess.doubt_m or not seen:
             continue
-        agrees = guess.probability + (1 - guess.probability) * _CHANCE
-        right = seen * agrees
+        right = seen * (guess.probability + (1 - guess.probability) * _CHANCE)
         p = right / (right + (1 - seen) * _CHANCE)
         # Where the match is wrong, the place is still that of the neighbours.
-        near = guess.probability if _apart(match.place, guess) <= RIGHT_M / 2 else 0.0
-        p += (1 - p) * near * (1 - seen)
+        p += (1 - p) * (guess.probability if gap_m <= RIGHT_M / 2 else 0.0) * (1 - seen)
         if p > best[0]:
             best = p, match
     return best
 
 
-def _far(answer: Answer, guess: TimeGuess) -> bool:
-    return answer.position is not None and _apart(answer.position.place, guess) > _AREA_M + guess.doubt_m
-
-
-def _apart(place: Place, guess: TimeGuess) -> float:
+def _gap_m(place: Place, guess: TimeGuess) -> float:
     return math.hypot(place.x - guess.xy[0], place.y - guess.xy[1])
 
 
-def _decided(
-    answer: Answer, position: Position | None, probability: float, precision: float, regions: Regions
-) -> Answer:
+def _decided(answer: Answer, position: Position | None, probability: float, precision: float) -> Answer:
     """The answer at another position, confident where it is likely enough."""
     sure = probability >= precision and position is not None
-    note = "" if sure else unsure(precision)
-    elsewhere = None if answer.elsewhere is None else min(answer.elsewhere, 1 - probability)
-    changed = replace(
-        answer, position=position, probability=min(probability, 0.99), confident=sure, note=note, elsewhere=elsewhere
-    )
-    return _on_earth(changed, regions)
+    return replace(
+        answer, position=position, probability=min(probability, 0.99), confident=sure,
+        note="" if sure else unsure(precision),
+        elsewhere=None if answer.elsewhere is None else min(answer.elsewhere, 1 - probability),
+    )  # fmt: skip
 
 
-def _on_earth(answer: Answer, regions: Regions) -> Answer:
-    """The answer with places on Earth instead of places in the plane; headings are not suggested."""
-    position = answer.position
-    matches = tuple(replace(m, place=earth_place(m.place, regions)) for m in answer.matches)
-    if position is not None:
-        position = replace(position, place=earth_place(position.place, regions))
+def on_earth(answer: Answer, regions: Regions) -> Answer:
+    """The answer with places on Earth, in metres of their regions, instead of places in the plane; without headings."""
+    places = [match.place for match in answer.matches] + ([answer.position.place] if answer.position else [])
+    xy = np.array([(place.x, place.y) for place in places]).reshape(-1, 2)
+    rows = zip(regions.local(xy).tolist(), regions.to_earth(xy).tolist(), strict=True)
+    placed = [Place(x, y, None, lat, lon) for (x, y), (lat, lon) in rows]
+    matches = tuple(replace(match, place=place) for match, place in zip(answer.matches, placed, strict=False))
+    position = None if answer.position is None else replace(answer.position, place=placed[-1])
     return replace(answer, position=position, matches=matches)
-
-
-def earth_place(place: Place, regions: Regions) -> Place:
-    """A place of the plane with latitude, longitude and metres in its own region."""
-    xy = np.array([[place.x, place.y]])
-    ((lat, lon),), ((x, y),) = regions.to_earth(xy), regions.local(xy)
-    return Place(float(x), float(y), None, float(lat), float(lon))
-
-
-def moved(suggestion: Suggestion, lat: float, lon: float) -> Suggestion:
-    """The suggestion with a pin that a person has set."""
-    place = Place(0.0, 0.0, None, lat, lon)
-    position = Position(place, None, 0.9, 0)
-    answer = replace(suggestion.answer, position=position, confident=True, note="", probability=None, elsewhere=None)
-    return replace(suggestion, answer=answer, evidence="a person")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,20 +27,13 @@ from covis.geotagging.exif import with_position
 from covis.geotagging.library import LibraryPhoto, distance_m, stamp_of
 from covis.geotagging.sidecars import merged, new_sidecar, sidecar_of
 from covis.geotagging.suggestions import Suggestion
+from covis.maps.outputs import to_csv
 from covis.reading.decoding import Reject, read
 
 JOURNAL = ".covis-geotag.journal"
 """In the library's own folder, so that it outlives caches."""
 _SAME_M = 1.0
-_REPLACED = {
-    "file": str,
-    "at": int,
-    "before": (str, type(None)),
-    "length": int,
-    "old": str,
-    "new": str,
-    "mtime_ns": int,
-}
+_LINE = {"file": str, "at": int, "before": (str, type(None)), "length": int, "old": str, "new": str, "mtime_ns": int}
 
 
 @dataclass
@@ -62,6 +55,7 @@ class Journal:
 
     def __init__(self, root: Path) -> None:
         self.root, self.file = root, root / JOURNAL
+        self._whole = False  # a process that died may have left part of a line
 
     def lines(self) -> list[dict[str, Any]]:
         """All changes, the first one first; a last line that was not finished never took effect."""
@@ -69,18 +63,21 @@ class Journal:
             return []
         whole = self.file.read_bytes().rpartition(b"\n")[0]
         try:
-            return [files.checked(self.file, json.loads(line), _REPLACED) for line in whole.splitlines()]
+            return [files.checked(self.file, json.loads(line), _LINE) for line in whole.splitlines()]
         except ValueError as error:
             raise Damaged(f"{self.file} is damaged ({error}); nothing was taken back") from None
 
     def append(self, line: dict[str, Any]) -> None:
-        """Adds a line, and waits until it is on the disk."""
-        with self.file.open("ab") as handle:
-            if handle.tell() and not _ends_whole(self.file):
-                handle.truncate(self.file.read_bytes().rfind(b"\n") + 1)
+        """Adds a line in place of one that was not finished, and waits until it is on the disk."""
+        with self.file.open("a+b") as handle:
+            if not self._whole:
+                handle.seek(0)
+                handle.truncate(handle.read().rfind(b"\n") + 1)
+            self._whole = False
             handle.write(json.dumps(line).encode() + b"\n")
             handle.flush()
             os.fsync(handle.fileno())
+        self._whole = True
         files.sync(self.root)
 
     def positions(self) -> dict[str, tuple[float, float]]:
@@ -89,37 +86,20 @@ class Journal:
 
     def undo(self) -> Written:
         """Restores every file that is still as it was written, the last one first; the journal keeps the others."""
-        lines, done, kept = self.lines(), Written(), []
-        for line in reversed(lines):
+        done, kept = Written(), list[dict[str, Any]]()
+        for line in reversed(self.lines()):
             try:
                 if _restore(self.root / line["file"], line):
                     done.files.append(line["file"])
             except (InputError, OSError) as error:
                 done.left[line["file"]] = str(error)
-                kept.append(line)
+                kept.insert(0, line)
         if kept:
-            files.write_bytes(self.file, b"".join(json.dumps(line).encode() + b"\n" for line in reversed(kept)))
+            files.write_bytes(self.file, b"".join(json.dumps(line).encode() + b"\n" for line in kept))
         elif self.file.is_file():
             self.file.unlink()
             files.sync(self.root)
         return done
-
-
-def known_guesses(photos: Sequence[LibraryPhoto], root: Path) -> list[LibraryPhoto]:
-    """Photos, those at positions of the journal marked as guesses: another program may have removed the mark."""
-    earlier = Journal(root).positions()
-
-    def written(photo: LibraryPhoto) -> bool:
-        place = earlier.get(photo.name)
-        return place is not None and photo.lat is not None and distance_m(place, photo.place) < _SAME_M
-
-    return [replace(photo, own=True) if written(photo) else photo for photo in photos]
-
-
-def _ends_whole(file: Path) -> bool:
-    with file.open("rb") as handle:
-        handle.seek(-1, os.SEEK_END)
-        return handle.read(1) == b"\n"
 
 
 def _restore(path: Path, line: dict[str, Any]) -> bool:
@@ -145,6 +125,18 @@ def _restore(path: Path, line: dict[str, Any]) -> bool:
     return True
 
 
+def known_guesses(photos: Sequence[LibraryPhoto], root: Path) -> list[LibraryPhoto]:
+    """Photos, those at positions of the journal marked as guesses: another program may have removed the mark."""
+    earlier = Journal(root).positions()
+
+    def is_guess(photo: LibraryPhoto) -> bool:
+        return (
+            photo.name in earlier and photo.lat is not None and distance_m(earlier[photo.name], photo.place) < _SAME_M
+        )
+
+    return [replace(photo, own=True) if is_guess(photo) else photo for photo in photos]
+
+
 def write_positions(suggestions: Sequence[Suggestion], kind: str, root: Path) -> Written:
     """Writes positions into JPEG files (`exif`) or into XMP files beside the photos (`xmp`, and all other formats)."""
     journal, listing, done = Journal(root), Listing(root), Written()
@@ -153,7 +145,7 @@ def write_positions(suggestions: Sequence[Suggestion], kind: str, root: Path) ->
             try:
                 path, old, new = _change(suggestion, kind, root, listing)
                 if old != new:
-                    _apply(journal, suggestion, path, (old, new))
+                    _apply(journal, suggestion, path, old, new)
                     done.files.append(path.relative_to(root).as_posix())
             except (InputError, Reject, OSError) as error:
                 if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -170,35 +162,28 @@ def _change(suggestion: Suggestion, kind: str, root: Path, listing: Listing) -> 
     if stamp_of(path, beside) != photo.stamp:
         raise InputError("it was changed since it was read; run covis geotag again")
     if kind == "exif" and path.suffix.lower() in (".jpg", ".jpeg"):
-        photo_bytes = read(path)
-        changed = with_position(photo_bytes, suggestion.answer)
+        content = read(path)
+        changed = with_position(content, suggestion.answer)
         if changed is not None:
-            return path, photo_bytes, changed
+            return path, content, changed
     sidecar = root / (beside or new_sidecar(photo.name))
-    content = sidecar.read_bytes() if sidecar.exists() else None
-    return sidecar, content, merged(content or b"", suggestion.answer, str(sidecar))
+    old = sidecar.read_bytes() if sidecar.exists() else None
+    return sidecar, old, merged(old or b"", suggestion.answer, str(sidecar))
 
 
-def _apply(journal: Journal, suggestion: Suggestion, path: Path, change: tuple[bytes | None, bytes]) -> None:
-    old, new = change
-    assert suggestion.answer.position is not None
-    place, mtime_ns = suggestion.answer.position.place, path.stat().st_mtime_ns if old is not None else 0
-    at, replaced, length = _splice(old or b"", new)
-    before = None if old is None else base64.b64encode(replaced).decode()
+def _apply(journal: Journal, suggestion: Suggestion, path: Path, old: bytes | None, new: bytes) -> None:
+    """Notes the change, and makes it. What differs lies between what both contents begin and end with."""
+    before, mtime_ns = old or b"", 0 if old is None else path.stat().st_mtime_ns
+    start = _alike(before, new)
+    most = min(len(before), len(new)) - start
+    end = _alike(before[::-1][:most], new[::-1][:most])
+    replaced = None if old is None else base64.b64encode(before[start : len(before) - end]).decode()
     journal.append(
-        {"file": path.relative_to(journal.root).as_posix(), "at": at, "before": before, "length": length,
-         "old": _digest(old or b""), "new": _digest(new), "mtime_ns": mtime_ns,
-         "photo": suggestion.photo.name, "lat": place.lat, "lon": place.lon}
+        {"file": path.relative_to(journal.root).as_posix(), "at": start, "before": replaced,
+         "length": len(new) - start - end, "old": _digest(before), "new": _digest(new), "mtime_ns": mtime_ns,
+         "photo": suggestion.photo.name, "lat": suggestion.answer.lat, "lon": suggestion.answer.lon}
     )  # fmt: skip
-    _replace(path, new, mtime_ns if old is not None else None)
-
-
-def _splice(old: bytes, new: bytes) -> tuple[int, bytes, int]:
-    """Where two contents differ: the offset, the old bytes there, and how many new ones stand in their place."""
-    start = _alike(old, new)
-    most = min(len(old), len(new)) - start
-    end = _alike(old[::-1][:most], new[::-1][:most])
-    return start, old[start : len(old) - end], len(new) - start - end
+    _replace(path, new, None if old is None else mtime_ns)
 
 
 def _alike(a: bytes, b: bytes) -> int:
@@ -222,6 +207,11 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def confident(suggestions: Sequence[Suggestion]) -> Iterator[Suggestion]:
-    """Those that may be written unasked."""
-    return (s for s in suggestions if s.confident and s.answer.position is not None)
+def write_table(suggestions: Sequence[Suggestion], table: Path) -> Written:
+    """Writes positions into a table; none where it holds them already."""
+    answers = [replace(s.answer, photo=Path(s.photo.name)) for s in suggestions]
+    content = to_csv(answers).encode("utf-8", "surrogateescape")
+    if table.is_file() and table.read_bytes() == content:
+        return Written()
+    files.write_bytes(table, content)
+    return Written([str(table)])

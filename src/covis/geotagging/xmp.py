@@ -24,8 +24,6 @@ def to_xmp(answer: Answer) -> str:
     for name, value, signs in (("GPSLatitude", place.lat, "NS"), ("GPSLongitude", place.lon, "EW")):
         whole, minutes = divmod(round(abs(value) * 60, 7), 60)
         facts[name] = f"{whole:.0f},{minutes:.7f}{signs[value < 0]}"
-    if place.heading is not None:
-        facts |= {"GPSImgDirectionRef": "T", "GPSImgDirection": f"{round(place.heading % 360.0 * 100):d}/100"}
     if radius is not None:
         facts["GPSHPositioningError"] = f"{round(radius * 10):d}/10"
     tags = "".join(f"<exif:{name}>{escape(text)}</exif:{name}>" for name, text in facts.items())
