@@ -135,6 +135,4 @@ def memory_of(map: Path) -> Path:
     return map.with_name(f"{map.name}.library")
 
 
-
-
 __all__ = ["WAYS", "Outcome", "geotag", "undo"]
