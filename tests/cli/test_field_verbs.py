@@ -223,7 +223,7 @@ def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, covis):
     graphs = []
     for source in (table, place):
         graph = tmp_path / f"{source.stem}-labels"
-        cloud = ("--rule", "surface", "--cloud", tmp_path / "cloud.npy")
+        cloud = ("--rule", "surface", "--set", f"cloud={tmp_path / 'cloud.npy'}")
         code, _, err = covis("label", "--queries", source, *cloud, "-o", graph)
         assert code == 0, err
         graphs.append(open_labels(graph).graph.to_scipy().toarray())

@@ -48,7 +48,7 @@ def test_a_folder_is_located_and_every_written_file_is_named(town, covis):
     assert "of 3 photos confident" in out.splitlines()[-1]
     assert "()" not in out
     for file in files:
-        assert f"wrote {file}" in err
+        assert f"wrote {file}" in out.splitlines()[-1]
         assert (town / file).stat().st_size > 0
     assert "next: open found.html" in err
 

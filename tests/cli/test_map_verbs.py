@@ -107,7 +107,7 @@ def test_files_for_other_programs(made, tmp_path, covis):
     assert features[1]["geometry"]["coordinates"] == pytest.approx([13.19, 55.7006])
     assert ",3 é.png," in outputs[1].read_text(encoding="utf-8").splitlines()[1]
     page = outputs[2].read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg;base64,") == 4  # in the list, for the script, and two matches
+    assert page.count("data:image/jpeg;base64,") == 3  # the photo and two matches
     assert not re.search(r'src="(?!data:)', page)
     assert "Volodymyr Agafonkin" in page
 
@@ -208,7 +208,7 @@ def test_outputs_that_cannot_be_are_refused_before_the_work(place, covis):
         ("-o", photo.parent): "must end in .csv",
         ("-o", table): "would overwrite a file that is read",
         ("-o", place / "x.html", "--tiles", "http://tiles"): "--tiles is osm or an address with {z}, {x} and {y}",
-        ("--rate", 1.5): "--rate is a share between 0 and 1 such as 0.9, not 1.5",
+        ("--rate", 1.5): "Invalid value for '--rate'",
     }
     for options, cause in cases.items():
         code, out, err = covis("locate", place / "map", photo, table, *options)

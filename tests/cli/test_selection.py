@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.cli.options import require_map
+from covis.cli.locate import _check_map
 from covis.core.errors import InputError
 from covis.reading import decoding
 from covis.reading.selection import select_photos
@@ -72,15 +72,15 @@ def test_a_swapped_map_is_recognised(folder):
     town = folder / "town.map"
     town.mkdir()
     (town / "CURRENT").write_text("{}")
-    require_map(town, [folder / "new" / "a.jpg"])
+    _check_map(town, [folder / "new" / "a.jpg"])
     with pytest.raises(
         InputError, match=r"town\.map is the map, and it comes first: covis locate .*town\.map .*a\.jpg"
     ):
-        require_map(folder / "new" / "a.jpg", [town])
+        _check_map(folder / "new" / "a.jpg", [town])
     with pytest.raises(InputError, match=r"did you mean .*town\.map"):
-        require_map(folder / "twn.map", [folder / "new" / "a.jpg"])
-    with pytest.raises(InputError, match="is a photo"):
-        require_map(folder / "new" / "a.jpg", [folder / "new" / "b.jpg"])
+        _check_map(folder / "twn.map", [folder / "new" / "a.jpg"])
+    with pytest.raises(InputError, match="the first argument is a map"):
+        _check_map(folder / "new" / "a.jpg", [folder / "new" / "b.jpg"])
 
 
 def test_heic_is_decoded_with_its_position(tmp_path):

@@ -15,6 +15,7 @@ from covis.core import progress
 SWALLOWED = """
 import os, signal, sys, time
 import covis.cli as cli
+import covis.cli.app as app
 
 class Dropped:
     def __del__(self):  # as native code does, a finalizer drops what is raised inside it
@@ -26,7 +27,7 @@ def work(*_, **__):
     del dropped
     time.sleep(20)
 
-cli.build_app = lambda *_, **__: work
+app.build_app = lambda *_, **__: work
 sys.unraisablehook = lambda _: print("dropped", flush=True)
 cli.main(["list"])
 """

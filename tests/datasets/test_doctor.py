@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covis.cli import build_app
+from covis.cli.app import build_app
 from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.datasets.doctor import PIECE, check

@@ -17,7 +17,8 @@ import typer
 from PIL import Image
 
 import forked
-from covis.cli import build_app, main
+from covis.cli import main
+from covis.cli.app import build_app
 from layouts import builders
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from covis.cli import error_line
+from covis.cli.errors import error_line
 
 
 @dataclass(frozen=True)

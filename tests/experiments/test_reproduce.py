@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from covis.cli import build_app
+from covis.cli.app import build_app
 from covis.datasets.seven_scenes import SCENES
 from covis.evaluation import BENCHMARKS
 from covis.evaluation.published import COUNTS, other_counts

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covis.cli import build_app
+from covis.cli.app import build_app
 from covis.graph import SimilarityGraph
 from layouts import builders
 

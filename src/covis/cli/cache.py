@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Option
 
 from covis.cli.options import Json
 from covis.cli.output import emit, size_text, table
@@ -17,7 +17,7 @@ from covis.core.machine import cache_folder
 
 @verb("cache", section=INSTALLATION, order=3)
 def cache(
-    clear: Annotated[str | None, typer.Option(help=f"Delete entries of a kind ({', '.join(KINDS)}) or `all`.")] = None,
+    clear: Annotated[str | None, Option(help=f"Delete entries of a kind ({', '.join(KINDS)}) or `all`.")] = None,
     json: Json = False,
 ) -> None:
     """List the cache, with sizes, or clear it. Everything in it is made again when needed.
@@ -41,21 +41,25 @@ def cache(
         "folder": str(folder),
         "deleted": [entry.to_dict() for entry in deleted],
         "entries": [entry.to_dict() for entry in kept],
-        "bytes": sum(entry.size for entry in kept),
+        "bytes": _size(kept),
     }
-    emit(data, json, _cache_text(folder, kept, deleted))
+    emit(data, json, _text(folder, kept, deleted))
 
 
-def _cache_text(folder: Path, kept: list[Entry], deleted: list[Entry]) -> str:
+def _size(some: list[Entry]) -> int:
+    return sum(entry.size for entry in some)
+
+
+def _text(folder: Path, kept: list[Entry], deleted: list[Entry]) -> str:
     """One line per kind: the names of entries are fingerprints, which mean nothing to people."""
     rows = []
     for kind, contents in KINDS.items():
         alike = [entry for entry in kept if entry.kind == kind]
         if alike:
-            size, days = size_text(sum(entry.size for entry in alike)), min(entry.days for entry in alike)
+            days = min(entry.days for entry in alike)
             used = "today" if days < 1 else f"{days:.0f} days ago"
+            size = size_text(_size(alike))
             rows.append({"kind": kind, "entries": len(alike), "size": size, "last used": used, "contents": contents})
-    lines = [f"{folder}: {size_text(sum(entry.size for entry in kept))}"]
-    if deleted:
-        lines.append(f"deleted {len(deleted)} entries, {size_text(sum(entry.size for entry in deleted))}")
+    lines = [f"{folder}: {size_text(_size(kept))}"]
+    lines += [f"deleted {len(deleted)} entries, {size_text(_size(deleted))}"] if deleted else []
     return "\n".join([*lines, *([table(rows)] if rows else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from covis.cli.evaluate import report_command
 from covis.cli.options import Json, TableFormat, existing
@@ -17,7 +17,7 @@ from covis.cli.verbs import TRAIN, verb
 def compare(
     evaluations: Annotated[
         list[Path],
-        typer.Argument(callback=existing, help="Folders of `covis evaluate`, runs, sweeps, or any folder above them."),
+        Argument(callback=existing, help="Folders of `covis evaluate`, runs, sweeps, or any folder above them."),
     ],
     format_: TableFormat = "text",
     json: Json = False,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from covis.cli.names import known_names
-from covis.cli.options import AXES, Json, UtcOffset, choice_of, existing, named
+from covis.cli.options import Json, UtcOffset, existing, named
 from covis.cli.output import emit, table
 from covis.cli.verbs import LOCALISE, group, verb
 from covis.core.errors import InputError
@@ -21,15 +22,12 @@ group("data", "Import photos, find gaps in a map, or check a dataset's files.", 
 
 @verb("data check")
 def check(
-    name: Annotated[str, typer.Argument(callback=named("dataset"), help="Dataset, as `covis list datasets` names it.")],
-    path: Annotated[Path, typer.Argument(callback=existing, help="Its folder, in the official layout.")],
+    name: Annotated[str, Argument(callback=named("dataset"), help="Dataset, as `covis list datasets` names it.")],
+    path: Annotated[Path, Argument(callback=existing, help="Its folder, in the official layout.")],
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="Folder for rejects.csv and report.json. [default: check-NAME]"),
+        Path | None, Option("-o", "--out", help="Folder for rejects.csv and report.json. [default: check-NAME]")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="Check only the beginning and end of each file, without decoding.")
-    ] = False,
+    quick: Annotated[bool, Option("--quick", help="Look at each file's beginning and end, without decoding.")] = False,
     json: Json = False,
 ) -> None:
     """Check a dataset's files. Counts, what is missing or looks wrong, terms of use.
@@ -68,61 +66,44 @@ def _check_text(report: dict[str, Any]) -> str:
             if side in facts:
                 counts = {k: facts[side][k] for k in ("images", "groups", "positions", "headings")}
                 rows.append({"split": split, "side": "one set" if facts["one_set"] else side, **counts})
+    published = [
+        {"count": r["count"], "published": f"{'' if r['exact'] else '≥ '}{r['published']}", "found": r["found"]}
+        for r in report["published"]
+    ]
+    bad, looked = sum(report["rejects"].values()), "looked at" if report["quick"] else "decoded"
     lines = [f"{report['dataset']} at {report['path']}", f"terms: {report['licence']}", "", table(rows), ""]
-    if report["published"]:
-        published = [
-            {"count": r["count"], "published": f"{'' if r['exact'] else '≥ '}{r['published']}", "found": r["found"]}
-            for r in report["published"]
-        ]
-        lines += [table(published), ""]
+    lines += [table(published), ""] if published else []
     lines += [f"{f['level']}: {f['text']}" for f in report["findings"]] or ["no problems found"]
-    bad = sum(report["rejects"].values())
-    lines.append(
-        f"{report['images']} files {'looked at' if report['quick'] else 'decoded'}, {bad} rejected: {report['rejects_file']}"
-    )
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{report['images']} files {looked}, {bad} rejected: {report['rejects_file']}"])
 
 
 @verb("data import")
 def import_(
     source: Annotated[
-        Path,
-        typer.Argument(
-            callback=existing, help="Folder of photos (folders inside become groups), COLMAP model, video, …"
-        ),
+        Path, Argument(callback=existing, help="Folder of photos (folders inside are groups), COLMAP model, video, …")
     ],
-    output: Annotated[Path, typer.Option("-o", "--out", help="Table to write: .csv or .parquet.")],
+    output: Annotated[Path, Option("-o", "--out", help="Table to write: .csv or .parquet.")],
     track: Annotated[
         Path | None,
-        typer.Option(
-            callback=existing,
-            help="Positions by image name or by time: .csv, .parquet or .gpx. [default: the one in the folder]",
+        Option(
+            callback=existing, help="Positions by image name or time: .csv, .parquet, .gpx. [default: in the folder]"
         ),
     ] = None,
     utc_offset: UtcOffset = "",
-    every: Annotated[
-        str, typer.Option(help="video, bag: distance or time between frames, such as 5m or 2s. [video: 2s]")
-    ] = "",
-    clock_offset: Annotated[float, typer.Option(help="video: seconds to add to its clock.")] = 0.0,
+    every: Annotated[str, Option(help="video, bag: distance or time between frames, such as 5m. [video: 2s]")] = "",
+    clock_offset: Annotated[float, Option(help="video: seconds to add to its clock.")] = 0.0,
     mount: Annotated[
-        float | None,
-        typer.Option(help="video: where the camera faces, in degrees clockwise from the direction of travel."),
+        float | None, Option(help="video: where the camera faces, in degrees clockwise from the direction of travel.")
     ] = None,
-    frames: Annotated[Path | None, typer.Option(help="Folder for frames. [default: OUTPUT.frames]")] = None,
-    topic: Annotated[str | None, typer.Option(help="bag: topic of the images, if there are several")] = None,
-    poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, if there are several.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Metres per unit, for a model of unknown scale.")] = None,
+    topic: Annotated[str | None, Option(help="bag: topic of the images, if there are several")] = None,
+    poses: Annotated[str | None, Option(help="bag: topic of odometry or poses, if there are several.")] = None,
+    scale: Annotated[float | None, Option(help="Metres per unit, for a model of unknown scale.")] = None,
     georeference: Annotated[
-        str,
-        typer.Option(help="Table with lat,lon of at least three images of a model, or exif for the photos' own GPS."),
+        str, Option(help="Table with lat,lon of at least three images of a model, or exif for the photos' own GPS.")
     ] = "",
     up: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--up", ("", *AXES)),
-            help=f"COLMAP: the axis that points up: {', '.join(AXES)}. [default: by cameras]",
-        ),
-    ] = "",
+        Literal["x", "y", "z", "-x", "-y", "-z"] | None, Option(help="COLMAP: which axis is up. [default: by cameras]")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Turn photos, a COLMAP model, a video or a ROS bag into a table. With positions, headings and other metadata.
@@ -140,32 +121,19 @@ def import_(
     from covis.reading.importing import ImportOptions, import_source
 
     options = ImportOptions(
-        track=track,
-        utc_offset=utc_offset,
-        every=every,
-        clock_offset=clock_offset,
-        mount=mount,
-        frames=frames,
-        topic=topic,
-        poses=poses,
-        scale=scale,
-        georeference=georeference,
-        up=up,
-    )
+        track=track, utc_offset=utc_offset, every=every, clock_offset=clock_offset, mount=mount, frames=None, topic=topic,
+        poses=poses, scale=scale, georeference=georeference, up=up or "",
+    )  # fmt: skip
     data = import_source(source, output, options)
     emit(data, json, _import_text(data), f"covis index {output} -o MAP")
 
 
 def _import_text(data: dict[str, Any]) -> str:
-    lines = [
-        f"{data['table']}: {data['photos']} photos, {data['positions']} with a position, {data['headings']} with a heading"
-    ]
-    if data.get("rotations"):
-        lines[0] += f", {data['rotations']} with a 6DOF pose"
-    if data["rejects"]:
-        kinds = ", ".join(f"{n} {reason}" for reason, n in data["rejects"].items())
-        lines.append(f"left out: {kinds} (see {data['rejects_file']})")
-    return "\n".join(lines)
+    poses = f", {data['rotations']} with a 6DOF pose" if data.get("rotations") else ""
+    counts = f"{data['photos']} photos, {data['positions']} with a position, {data['headings']} with a heading"
+    kinds = ", ".join(f"{n} {reason}" for reason, n in data["rejects"].items())
+    left_out = f"\nleft out: {kinds} (see {data['rejects_file']})" if kinds else ""
+    return f"{data['table']}: {counts}{poses}{left_out}"
 
 
 def open_map_or_images(source: Path, frame: str = "") -> ImageSet:
@@ -183,18 +151,15 @@ def open_map_or_images(source: Path, frame: str = "") -> ImageSet:
 @verb("data coverage")
 def coverage(
     source: Annotated[
-        Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
+        Path, Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
     ],
-    output: Annotated[Path | None, typer.Option("-o", "--out", help="Also write cells as polygons: .geojson.")] = None,
-    cell: Annotated[float, typer.Option(help="Metres across a cell.")] = 25.0,
+    output: Annotated[Path | None, Option("-o", "--out", help="Also write cells as polygons: .geojson.")] = None,
+    cell: Annotated[float, Option(help="Metres across a cell.")] = 25.0,
     answers: Annotated[
         Path | None,
-        typer.Option(
-            callback=existing,
-            help="Answers as GeoJSON (covis locate -o found.geojson); those not confident count as failures.",
-        ),
+        Option(callback=existing, help="Answers (covis locate -o found.geojson): those not confident are failures."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Places to photograph next.")] = 10,
+    top: Annotated[int, Option(min=1, help="Places to photograph next.")] = 10,
     json: Json = False,
 ) -> None:
     """Show where a map has gaps. Empty cells, missing headings, failed answers, and where to photograph next.
@@ -208,8 +173,7 @@ def coverage(
     from covis.geojson import write_features
 
     images = open_map_or_images(source)
-    failed = None if answers is None else _failures(answers, images)
-    cells = measure(images, cell, failed)
+    cells = measure(images, cell, None if answers is None else _failures(answers, images))
     summary = cells.summary(top)
     if output is not None:
         if not images.poses.frame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Option
 
 from covis.cli.options import Json, RecipeSet
 from covis.cli.output import emit, table
@@ -14,9 +14,9 @@ from covis.cli.verbs import TRAIN, verb
 
 @verb("demo", section=TRAIN, order=1)
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything the demo makes.")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
-    data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
+    output: Annotated[Path, Option("-o", "--out", help="Folder for everything the demo makes.")] = Path("demo"),
+    seed: Annotated[int, Option(help="First of the two seeds.")] = 0,
+    data: Annotated[Path | None, Option(help="Folder of the town (default: in the user's cache).")] = None,
     set_: RecipeSet = None,
     json: Json = False,
 ) -> None:

@@ -17,7 +17,7 @@ from covis.core.machine import cache_folder, cpu_count
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "train": (
-        ("torch", "timm", "matplotlib", "tensorboard"),
+        ("torch", "timm", "matplotlib", "tensorboard", "torchvision", "huggingface_hub"),
         "training, fitting a model to photos, model folders, reports",
     ),
     "search": (("faiss",), "approximate indexes (--kind), for maps of more than 20,000 photos"),
@@ -25,7 +25,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "labels": (("numba", "scipy"), "labels at full speed, 6DOF poses, confidence intervals of comparisons"),
     "parquet": (("pyarrow",), "Parquet tables"),
     "onnx": (("onnx", "onnxscript"), "covis export, and faster index and embed on a CPU"),
-    "serve": (("fastapi", "uvicorn", "multipart"), "covis serve"),
+    "serve": (("fastapi", "uvicorn", "python_multipart"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),
     "postgres": (("psycopg", "pgvector"), "maps on PostgreSQL"),
     "heic": (("pillow_heif",), "HEIC photos (iPhone)"),
@@ -49,22 +49,17 @@ def doctor(json: Json = False) -> None:
       covis doctor --json
     """
     folder = cache_folder()
+    libraries = {name: version(name) if _installed(name) else None for name in _LIBRARIES}
     facts: dict[str, Any] = {
         "covis": version("covis") if _installed("covis") else "from a source tree",
         "python": sys.version.split()[0],
-        "libraries": {name: version(name) if _installed(name) else None for name in _LIBRARIES},
+        "libraries": libraries,
         "processors": cpu_count(),
         "gpus": _gpus(),
         "cache": {"folder": str(folder), "bytes": sum(entry.size for entry in entries(folder))},
         "free_bytes": shutil.disk_usage(_nearest_folder(folder)).free,
         "extras": {name: not _missing(modules) for name, (modules, _) in EXTRAS.items()},
     }
-    emit(facts, json, _doctor_text(facts))
-
-
-def _doctor_text(facts: dict[str, Any]) -> str:
-    libraries = ", ".join(f"{name} {number or '(missing)'}" for name, number in facts["libraries"].items())
-    gpus = ", ".join(facts["gpus"]) or "none (everything runs on the CPU)"
     extras = [
         {
             "extra": name,
@@ -75,15 +70,15 @@ def _doctor_text(facts: dict[str, Any]) -> str:
     ]
     lines = [
         f"covis {facts['covis']}, Python {facts['python']}",
-        f"libraries: {libraries}",
-        f"CPU cores: {facts['processors']}, GPUs: {gpus}",
-        f"cache: {facts['cache']['folder']}, {size_text(facts['cache']['bytes'])}; {size_text(facts['free_bytes'])} free on its disk",
+        "libraries: " + ", ".join(f"{name} {number or '(missing)'}" for name, number in libraries.items()),
+        f"CPU cores: {facts['processors']}, GPUs: {', '.join(facts['gpus']) or 'none (everything runs on the CPU)'}",
+        f"cache: {folder}, {size_text(facts['cache']['bytes'])}; {size_text(facts['free_bytes'])} free on its disk",
         "pretrained weights: downloaded on first use; offline, give a file (covis index --weights FILE, "
         "covis train --set model.weights=FILE)",
         "",
         table(extras),
     ]
-    return "\n".join(lines)
+    emit(facts, json, "\n".join(lines))
 
 
 def _nearest_folder(path: Path) -> Path:

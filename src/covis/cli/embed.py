@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from covis.cli.options import MODEL_HELP, Checkpoint, Json, choice_of, existing, existing_model
+from covis.cli.options import MODEL_HELP, Checkpoint, Json, existing, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import STEPS, verb
 
@@ -18,21 +18,12 @@ if TYPE_CHECKING:
 
 @verb("embed", section=STEPS, order=2)
 def embed(
-    model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
-    images: Annotated[
-        Path, typer.Argument(callback=existing, help="A folder of images, or a table (CSV, Parquet, GeoJSON).")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--out", help="The store; re-run to resume.")],
-    dtype: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--dtype", ("float32", "float16")), help="float32, or float16 for half the disk."
-        ),
-    ] = "float32",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images per forward pass.")] = None,
-    shard_rows: Annotated[
-        int | None, typer.Option(min=1, help="Images per shard; an interrupted shard is recomputed.")
-    ] = None,
+    model: Annotated[Path, Argument(callback=existing_model, help=MODEL_HELP)],
+    images: Annotated[Path, Argument(callback=existing, help="A folder, or a table (CSV, Parquet, GeoJSON).")],
+    output: Annotated[Path, Option("-o", "--out", help="The store; re-run to resume.")],
+    dtype: Annotated[Literal["float32", "float16"], Option(help="float16 takes half the disk.")] = "float32",
+    batch_size: Annotated[int | None, Option(min=1, help="Images per forward pass.")] = None,
+    shard_rows: Annotated[int | None, Option(min=1, help="Images per shard; an interrupted one is recomputed.")] = None,
     weights: Checkpoint = None,
     json: Json = False,
 ) -> None:
@@ -51,9 +42,8 @@ def embed(
     from covis.reading.sources import list_images
 
     describer, image_set = find_describer(named_model(model, weights)), list_images(images)
-    precision: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
     if describer.kind in ("store", "matrix"):
-        store = _copy_descriptors(model, image_set, output, precision)
+        store = _copy_descriptors(model, image_set, output, dtype)
     else:
         from covis.describing import embedding
         from covis.describing.describers import open_model
@@ -62,21 +52,14 @@ def embed(
             open_model(describer.path, len(image_set)),
             image_set,
             output,
-            dtype=precision,
+            dtype=dtype,
             batch_size=batch_size or embedding.BATCH_SIZE,
             shard_rows=shard_rows or embedding.SHARD_ROWS,
         )
-    result = {
-        "store": str(output),
-        "rows": len(store),
-        "dim": store.dim,
-        "dtype": store.dtype.name,
-        "model": store.model,
-        "left_out": len(image_set) - len(store),
-        "fingerprint": store.fingerprint(),
-    }
-    text = f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {len(image_set) - len(store)} images left out"
-    emit(result, json, text)
+    left_out = len(image_set) - len(store)
+    facts = {"store": str(output), "rows": len(store), "dim": store.dim, "dtype": store.dtype.name}
+    facts |= {"model": store.model, "left_out": left_out, "fingerprint": store.fingerprint()}
+    emit(facts, json, f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {left_out} images left out")
 
 
 def _copy_descriptors(

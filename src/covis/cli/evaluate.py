@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.names import check_name, known_names
 from covis.cli.options import MODEL_HELP, Checkpoint, DataPath, FrameOption, Json, existing_model
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from covis.evaluation import Evaluation
     from covis.evaluation.run import Variants
-    from covis.search.rerank import Reranker
 
 SWEEP, _NONE = "sweep", "none"
 PAIR_LABELS = ("none", "graded", "binary", "nearest")
@@ -31,14 +30,18 @@ def _check_model(path: Path) -> Path | None:
     return existing_model(path)
 
 
-def _check_benchmarks(given: list[str]) -> list[str]:
-    """Checks that these are benchmarks, with further models before them."""
+def _is_model(name: str) -> bool:
+    """Whether a word that may be a benchmark is a model: a path or a model's name that is no benchmark's."""
     from covis.models.published import is_published
 
-    known = known_names("benchmark")
+    return name not in known_names("benchmark") and (Path(name).exists() or is_published(name))
+
+
+def _check_benchmarks(given: list[str]) -> list[str]:
+    """Checks that these are benchmarks, with further models before them."""
     for name in given:
-        if name not in known and not Path(name).exists() and not is_published(name):
-            raise unknown_name("benchmark", name, known)
+        if not _is_model(name):
+            check_name("benchmark", name)
     return given
 
 
@@ -66,23 +69,18 @@ def _check_fit(given: str) -> str:
 
 @verb("evaluate", section=TRAIN, order=3)
 def evaluate(
-    model: Annotated[Path, typer.Argument(callback=_check_model, help=MODEL_HELP)],
+    model: Annotated[Path, Argument(callback=_check_model, help=MODEL_HELP)],
     benchmarks: Annotated[
         list[str],
-        typer.Argument(
-            callback=_check_benchmarks, help="Names from `covis list benchmarks`; more models may come before them."
-        ),
+        Argument(callback=_check_benchmarks, help="Names of `covis list benchmarks`; more models may come before."),
     ],
     data: DataPath = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", help="The evaluation's folder; with several, one each below it (by model, by benchmark)."
-        ),
+        Path | None, Option("-o", "--out", help="The evaluation's folder; of several, one each below it.")
     ] = None,
     whiten: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             callback=_check_whiten,
             metavar="DIM[:LABELS]",
             help="Whiten to DIM dimensions; repeatable, also `none`; `sweep`: none, 32, 64, … full. LABELS: learn it from "
@@ -92,20 +90,17 @@ def evaluate(
     ] = None,
     fit: Annotated[
         str,
-        typer.Option(
+        Option(
             callback=_check_fit,
             metavar="map|train|IMAGES",
-            help="Fit the whitening on images of the map, of the train split, or on a table or folder of images.",
+            help="Images that the whitening is fitted on; or a table or folder.",
         ),
     ] = "map",
     rerank: Annotated[
-        str | None,
-        typer.Option(
-            callback=_check_rerank, help="Re-rank the results: a name from `covis list rerankers`, or local:sift."
-        ),
+        str | None, Option(callback=_check_rerank, help="Re-rank: a name of `covis list rerankers`, or local:sift.")
     ] = None,
     rerank_depth: Annotated[
-        int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, others 50).")
+        int | None, Option(min=1, help="Results per query to re-rank. [default: consensus 20, others 50]")
     ] = None,
     frame: FrameOption = "",
     weights: Checkpoint = None,
@@ -130,7 +125,10 @@ def evaluate(
     from covis.describing.describers import find_describer
     from covis.describing.named import named_model
 
-    models, names = _models_and_benchmarks(model, benchmarks)
+    count = next((i for i, name in enumerate(benchmarks) if not _is_model(name)), len(benchmarks))
+    models, names = [model, *map(Path, benchmarks[:count])], benchmarks[count:]
+    if not names:
+        raise InputError(f"no benchmark is named after {models[-1]}; choose one from covis list benchmarks")
     if weights is not None and len(models) > 1:
         raise InputError("--weights is of one model; evaluate the others separately")
     models = [named_model(path, weights) for path in models]
@@ -145,7 +143,7 @@ def evaluate(
     from covis.evaluation.run import evaluate_all
     from covis.poses import parse_frame
 
-    variants = _variants(whiten or [], fit, _open_reranker(rerank, rerank_depth))
+    variants = _variants(whiten or [], fit, rerank, rerank_depth)
     paths, metres = given_paths(data, (BENCHMARKS[name].dataset for name in names)), parse_frame(frame)
     loaded = [load_benchmark(name, paths, frame=metres) for name in names]
     results: list[Evaluation | dict[str, Any]] = []
@@ -155,50 +153,18 @@ def evaluate(
     _print_results(results, output, json)
 
 
-def _print_results(results: Sequence[Evaluation | dict[str, Any]], output: Path | None, json: bool) -> None:
-    from covis.evaluation.render import evaluation_text
-
-    data, text, scored = [], [], []
-    for result in results:
-        if isinstance(result, dict):
-            data.append(result)
-            text.append(f"{result['benchmark']}: {result['submission']} passed the check and is ready to upload")
-            continue
-        data.append(result.json())
-        text.append(evaluation_text(result))
-        scored.append(result.benchmark)
-    if output is not None:
-        text.append(f"written to {output}")
-    then = report_command([output], scored) if output else "the same with -o FOLDER, to compare and report it"
-    emit(data[0] if len(data) == 1 else data, json, "\n\n".join(text), then)
-
-
-def report_command(sources: Sequence[Path], benchmarks: Sequence[str]) -> str:
-    """The command for a report of evaluations, on the first of their benchmarks if there are several."""
-    chosen = f" --benchmark {benchmarks[0]}" if len(set(benchmarks)) > 1 else ""
-    return f"covis report {' '.join(map(str, sources))} -o report.html{chosen}"
-
-
-def _models_and_benchmarks(model: Path, names: list[str]) -> tuple[list[Path], list[str]]:
-    """The models, and the benchmarks after them: an existing path or a model's name that is no benchmark's is a model."""
-    from covis.models.published import is_published
-
-    known = known_names("benchmark")
-    models = [model]
-    while names and names[0] not in known and (Path(names[0]).exists() or is_published(names[0])):
-        models.append(Path(names[0]))
-        names = names[1:]
-    if not names:
-        raise InputError(f"no benchmark is named after {models[-1]}; choose one from covis list benchmarks")
-    return models, names
-
-
-def _variants(whiten: list[str], fit: str, rerank: Reranker | None) -> Variants:
+def _variants(whiten: list[str], fit: str, rerank: str | None, depth: int | None) -> Variants:
     from covis.core.settings import build_value
     from covis.evaluation.run import Variants
     from covis.reading.sources import list_images
     from covis.whitening import WhiteningRule
 
+    reranker = None
+    if rerank:
+        from covis.describing.rerankers import open_reranker
+
+        reranker = open_reranker(rerank, depth)
+        reranker.facts()  # missing weights are an error before the work starts
     kinds = {labels for size, _, labels in (value.partition(":") for value in whiten) if size != _NONE}
     if len(kinds) > 1:
         raise InputError("the whitenings of one command share their labels; evaluate the others separately")
@@ -209,15 +175,29 @@ def _variants(whiten: list[str], fit: str, rerank: Reranker | None) -> Variants:
         fit="map" if fit == "map" else "train",
         training=None if fit in ("map", "train") else list_images(Path(fit)),
         whitening=build_value(WhiteningRule, {"labels": next(iter(kinds), "") or "none"}, []),
-        rerank=rerank,
+        rerank=reranker,
     )
 
 
-def _open_reranker(name: str | None, depth: int | None) -> Reranker | None:
-    if not name:
-        return None
-    from covis.describing.rerankers import open_reranker
+def _print_results(results: Sequence[Evaluation | dict[str, Any]], output: Path | None, json: bool) -> None:
+    from covis.evaluation.render import evaluation_text
 
-    reranker = open_reranker(name, depth)
-    reranker.facts()  # missing weights are an error before the work starts
-    return reranker
+    data, text, scored = [], [], []
+    for result in results:
+        if isinstance(result, dict):
+            data.append(result)
+            text.append(f"{result['benchmark']}: {result['submission']} passed the check and is ready to upload")
+        else:
+            data.append(result.json())
+            text.append(evaluation_text(result))
+            scored.append(result.benchmark)
+    if output is not None:
+        text.append(f"written to {output}")
+    then = report_command([output], scored) if output else "the same with -o FOLDER, to compare and report it"
+    emit(data[0] if len(data) == 1 else data, json, "\n\n".join(text), then)
+
+
+def report_command(sources: Sequence[Path], benchmarks: Sequence[str]) -> str:
+    """The command for a report of evaluations, on the first of their benchmarks if there are several."""
+    chosen = f" --benchmark {benchmarks[0]}" if len(set(benchmarks)) > 1 else ""
+    return f"covis report {' '.join(map(str, sources))} -o report.html{chosen}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.options import DataPath, Json, RecipeSet, existing, known_recipe, named
 from covis.cli.output import emit
@@ -23,31 +23,21 @@ def _check_tables(given: list[str] | None) -> list[str] | None:
     return given
 
 
-Output = Annotated[Path, typer.Option("-o", "--out", help="Folder for all runs; re-run to resume.")]
-_BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
-"""Commas that are not inside a list."""
-
-
 @verb("sweep", section=TRAIN, order=6)
 def sweep(
-    recipes: Annotated[
-        list[str], typer.Argument(callback=known_recipe, help="Names from `covis list recipes`, or files.")
-    ],
-    output: Output,
+    recipes: Annotated[list[str], Argument(callback=known_recipe, help="Names of `covis list recipes`, or files.")],
+    output: Annotated[Path, Option("-o", "--out", help="Folder for all runs; re-run to resume.")],
     benchmark: Annotated[
-        list[str], typer.Option(callback=named("benchmark"), help="What each run is scored on, repeatable.")
+        list[str], Option(callback=named("benchmark"), help="What each run is scored on, repeatable.")
     ],
     data: DataPath = None,
-    seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.")] = 3,
+    seeds: Annotated[int, Option(help="Seeds 0 … N−1.")] = 3,
     set_: RecipeSet = None,
     vary: Annotated[
-        list[str] | None, typer.Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
+        list[str] | None, Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
     ] = None,
     job: Annotated[
-        str | None,
-        typer.Option(
-            help="K/N: only each N-th training from the K-th on, for a cluster; without it all, with the table."
-        ),
+        str | None, Option(help="K/N: the K-th of N parts, for a cluster. [default: all, with the table]")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -65,12 +55,11 @@ def sweep(
     from covis.report.reproduction import gather_inputs, score_table
     from covis.training.recipe import configure
 
-    rows = []
-    for name in recipes:
-        for choice in _combinations(vary or []):
-            label = " ".join([name, *choice])
-            rows.append(Row(label, configure(get(name), [*(set_ or []), *choice]), tuple(benchmark)))
-    table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
+    rows = [
+        Row(" ".join([name, *choice]), configure(get(name), [*(set_ or []), *choice]), tuple(benchmark))
+        for name in recipes
+        for choice in _combinations(vary or [])
+    ]
     inputs = gather_inputs(rows, output, data)
     if job is not None:
         first, every = _job(job)
@@ -82,6 +71,7 @@ def sweep(
         done = [f"{row.label}, seed {seed}" for row, seed in mine]
         emit(done, json, f"job {job}: {'; '.join(done) or 'nothing to do'}")
         return
+    table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
     outcomes, record = score_table("table", table, inputs, seeds)
     emit(record, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
@@ -90,21 +80,18 @@ def sweep(
 def reproduce(
     tables: Annotated[
         list[str] | None,
-        typer.Argument(
-            callback=_check_tables, help="Tables and figures by name; `list` shows them, their cost and data."
-        ),
+        Argument(callback=_check_tables, help="Tables and figures; `list` shows them, with cost and data."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for all runs.")] = None,
+    output: Annotated[Path | None, Option("-o", "--out", help="Folder for all runs.")] = None,
     data: DataPath = None,
-    rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name contains this, repeatable.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
+    rows: Annotated[list[str] | None, Option(help="Only rows whose name contains this, repeatable.")] = None,
+    seeds: Annotated[int | None, Option(help="Seeds 0 … N−1. [default: as the table says]")] = None,
     set_: RecipeSet = None,
     scores: Annotated[
-        Path | None,
-        typer.Option(callback=existing, help="Scores from servers: the output folder's scores.csv, filled in."),
+        Path | None, Option(callback=existing, help="Scores from servers: the output's scores.csv, filled in.")
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
+        list[str] | None, Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -123,7 +110,7 @@ def reproduce(
       covis reproduce town_table1 -o tables --seeds 3
     """
     names = tables or []
-    listing = not names or names == ["list"]
+    listing = names in ([], ["list"])
     if output is None and not listing:
         raise InputError(f"give a folder for the runs of {', '.join(names)}: -o FOLDER")
     from covis.experiments.tables import TABLES, choose_rows
@@ -135,24 +122,20 @@ def reproduce(
         columns = ("table", "rows", "runs", "hours", "data", "missing", "title")
         emit(listed, json, text_table([{k: _text(e[k]) for k in columns} for e in listed]))
         return
-    chosen = {name: TABLES[name]() for name in names}
-    for name, table in chosen.items():
-        kept = [
-            row if row.recipe is None else replace(row, recipe=configure(row.recipe, set_ or []))
-            for row in choose_rows(table.rows, rows or [])
-        ]
-        chosen[name] = replace(table, rows=tuple(kept))
+    chosen = {}
+    for name in names:
+        table = TABLES[name]()
+        kept = choose_rows(table.rows, rows or [])
+        changed = [r if r.recipe is None else replace(r, recipe=configure(r.recipe, set_ or [])) for r in kept]
+        chosen[name] = replace(table, rows=tuple(changed))
     every = [row for table in chosen.values() for row in table.rows]
     inputs = gather_inputs(every, output, data, scores=scores, models=model or [])
     records = {
         name: reproduce_table(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()
     }
     texts = [entry.pop("text") for entry in records.values()]
-    emit(
-        next(iter(records.values())) if len(records) == 1 else records,
-        json,
-        "\n\n".join([*texts, f"written to {output}"]),
-    )
+    result = records if len(records) > 1 else records[names[0]]
+    emit(result, json, "\n\n".join([*texts, f"written to {output}"]))
 
 
 def _job(text: str) -> tuple[int, int]:
@@ -173,5 +156,5 @@ def _combinations(vary: list[str]) -> list[list[str]]:
         field, equals, values = entry.partition("=")
         if not equals:
             raise InputError(f"--vary {entry!r} has no '='; write FIELD=V1,V2")
-        choices.append([f"{field}={value}" for value in _BETWEEN_VALUES.split(values)])
+        choices.append([f"{field}={value}" for value in re.split(r",(?![^\[]*\])", values)])  # not inside lists
     return [list(combination) for combination in itertools.product(*choices)]

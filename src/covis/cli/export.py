@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.model import model_facts
 from covis.cli.options import Json, existing_model
@@ -16,36 +16,33 @@ from covis.core.errors import InputError
 
 @verb("export", section=STEPS, order=5)
 def export(
-    model: Annotated[Path, typer.Argument(callback=existing_model, help="A model or run folder, or an ONNX file.")],
-    onnx: Annotated[Path | None, typer.Option(help="The ONNX file to write.")] = None,
-    hub: Annotated[
-        Path | None, typer.Option(help="A folder for a model hub: config, safetensors and card; nothing is uploaded.")
-    ] = None,
-    licence: Annotated[str, typer.Option(help="hub: the weights' licence, for the card.")] = "",
+    model: Annotated[Path, Argument(callback=existing_model, help="A model or run folder, or an ONNX file.")],
+    onnx: Annotated[Path | None, Option(help="The ONNX file to write.")] = None,
+    hub: Annotated[Path | None, Option(help="A folder for a model hub to write; nothing is uploaded.")] = None,
+    licence: Annotated[str, Option(help="hub: the weights' licence, for the card.")] = "",
     json: Json = False,
 ) -> None:
     """Write a model for other programs. One ONNX file, checked against torch, or a folder for a model hub.
 
     The ONNX file takes uint8 RGB pixels and returns unit descriptors. An ONNX file is copied, checked against the
-    checksum that it carries.
+    checksum that it carries. The folder has configuration, safetensors and card.
 
     \b
     Examples:
       covis export runs/quick --onnx place.onnx
       covis export runs/quick --hub town-tiny --licence MIT
     """
-    if (onnx is None) == (hub is None):
-        raise InputError(f"say what to write of {model}: --onnx FILE or --hub FOLDER")
-    if onnx is not None:
-        _export_onnx(model, onnx, json)
-        return
-    assert hub is not None
-    from covis.describing.describers import open_place_model
+    if hub is not None and onnx is None:
+        from covis.describing.describers import open_place_model
 
-    loaded = open_place_model(model)
-    loaded.publish(hub, {"licence": licence} if licence else {})
-    files = sorted(path.name for path in hub.iterdir())
-    emit(model_facts(loaded, hub) | {"files": files}, json, f"{hub}: {', '.join(files)}, {loaded.dim} dimensions")
+        loaded = open_place_model(model)
+        loaded.publish(hub, {"licence": licence} if licence else {})
+        files = sorted(path.name for path in hub.iterdir())
+        emit(model_facts(loaded, hub) | {"files": files}, json, f"{hub}: {', '.join(files)}, {loaded.dim} dimensions")
+    elif onnx is not None and hub is None:
+        _export_onnx(model, onnx, json)
+    else:
+        raise InputError(f"say what to write of {model}: --onnx FILE or --hub FOLDER")
 
 
 def _export_onnx(model: Path, target: Path, json: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.options import (
     MODEL_HELP,
@@ -17,7 +17,6 @@ from covis.cli.options import (
     PhotoDescriptors,
     TrackOption,
     UtcOffset,
-    choice_of,
     existing,
     existing_model,
     existing_weights,
@@ -35,55 +34,45 @@ if TYPE_CHECKING:
 @verb("index", section=LOCALISE, order=1)
 def index(
     photos: Annotated[
-        Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
+        Path, Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
     ],
-    output: Annotated[Path, typer.Option("-o", "--out", help="The map to make; re-run to resume.")],
-    model: Annotated[Path | None, typer.Option(callback=existing_model, help=MODEL_HELP)] = None,
+    output: Annotated[Path, Option("-o", "--out", help="The map to make; re-run to resume.")],
+    model: Annotated[Path | None, Option(callback=existing_model, help=MODEL_HELP)] = None,
     recipe: Annotated[
         str,
-        typer.Option(
+        Option(
             callback=named("recipe"),
-            help="What to fit: own_photos, own_photos_small or another (default: the best whose weights are available).",
+            help="What to fit: own_photos, own_photos_small or another. [default: the best whose weights are available]",
         ),
     ] = "",
     weights: Annotated[
         str,
-        typer.Option(
+        Option(
             callback=existing_weights,
-            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit. With "
-            "--model NAME: its checkpoint.",
+            help="Backbone weights (.safetensors), if they cannot be downloaded; with --model NAME: its checkpoint.",
         ),
     ] = "",
     fine_tune: Annotated[
-        bool,
-        typer.Option("--fine-tune", help="Also train the network on the photos, and keep the result if it is better."),
+        bool, Option("--fine-tune", help="Also train the network on the photos, and keep it if it is better.")
     ] = False,
     track: TrackOption = None,
     utc_offset: UtcOffset = "",
     frame: FrameOption = "",
     kind: IndexKind = "auto",
     descriptors: PhotoDescriptors = None,
-    engine: Annotated[
-        str, typer.Option(help="Store the map in an engine: milvus:URI or postgresql://USER@HOST/DB.")
-    ] = "",
+    engine: Annotated[str, Option(help="Store the map in an engine: milvus:URI or postgresql://USER@HOST/DB.")] = "",
     scene: Annotated[
-        Path | None,
-        typer.Option(help="For locate --pose: a COLMAP model of the photos, or images with depth."),
+        Path | None, Option(help="For locate --pose: a COLMAP model of the photos, or images with depth.")
     ] = None,
     inliers: Annotated[
-        str,
-        typer.Option(help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, h5=FILE)."),
+        str, Option(help="For locate --inliers: local features to calibrate (sift, xfeat=FILE.onnx, h5=FILE).")
     ] = "",
     elsewhere: Annotated[
         Path | None,
-        typer.Option(callback=existing, help="Photos of other places, to tell photos that the map does not have."),
+        Option(callback=existing, help="Photos of other places, to tell photos that the map does not have."),
     ] = None,
     runtime: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--runtime", ("auto", "torch")),
-            help="What locate uses: auto (an ONNX file inside the map, if onnx is installed) or torch.",
-        ),
+        Literal["auto", "torch"], Option(help="What locate uses: an ONNX file if onnx is installed, or torch.")
     ] = "auto",
     json: Json = False,
 ) -> None:
@@ -123,9 +112,7 @@ def _given_model(model: Path, recipe: str, weights: str, fine_tune: bool) -> Pat
     from covis.models.published import is_published
 
     if recipe or fine_tune or (weights and not is_published(model)):
-        raise InputError(
-            "give --model to use a model unchanged, or --recipe, --weights and --fine-tune to fit one, not both"
-        )
+        raise InputError("give --model to use a model unchanged, or --recipe, --weights and --fine-tune to fit one")
     found = named_model(model, weights)
     find_describer(found)
     return found
@@ -134,8 +121,8 @@ def _given_model(model: Path, recipe: str, weights: str, fine_tune: bool) -> Pat
 @verb("add", section=LOCALISE, order=4)
 def add(
     map_path: MapPath,
-    photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
-    prefix: Annotated[str, typer.Option(help="Prefix for the names, if folders use the same ones.")] = "",
+    photos: Annotated[list[Path], Argument(callback=existing, help="Folders, tables or photos, with positions.")],
+    prefix: Annotated[str, Option(help="Prefix for the names, if folders use the same ones.")] = "",
     track: TrackOption = None,
     utc_offset: UtcOffset = "",
     descriptors: PhotoDescriptors = None,
@@ -166,7 +153,7 @@ def add(
 @verb("remove", section=LOCALISE, order=5)
 def remove(
     map_path: MapPath,
-    names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],
+    names: Annotated[list[str], Argument(help="Names of photos, as covis locate prints them.")],
     json: Json = False,
 ) -> None:
     """Remove photos from a map. All of them, or none if a name is unknown.
@@ -184,13 +171,14 @@ def remove(
 def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
     """Prints what a verb did to a map, and what the map promises."""
     calibration = made.calibration
-    promised = None if calibration is None else calibration.promised()
-    summary = None if calibration is None else calibration.summary()
-    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
-            "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
-            **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
+    data = {
+        "map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
+        "dim": made.dim, "index": made.index_kind, **facts,
+        "promised_precision": calibration and calibration.promised(), "calibration": calibration and calibration.summary(),
+        **({} if fitted is None else {"fitted": fitted}),
+    }  # fmt: skip
     changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
-    text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{_promise(promised, summary)}"
+    text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{promise_of(made)}"
     path = shlex.quote(str(made.path))
     then = f"covis locate {path} PHOTO, or covis serve {path}"
     if not made.network.kind:
@@ -199,18 +187,13 @@ def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, A
 
 
 def promise_of(made: Map) -> str:
-    """What a map can promise of its answers, for people."""
-    calibration = made.calibration
-    promised = None if calibration is None else calibration.promised()
-    return _promise(
-        promised, None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
-    )
-
-
-def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     """What the map can promise of its answers, for people."""
-    if summary is None:
+    from covis.maps.settings import PROMISE
+
+    if made.calibration is None:
         return "not calibrated: answers will have no probability"
+    promised = made.calibration.promised()
+    summary = made.calibration.summary()
     if summary["typical"]:
         return f"the map promises nothing: {summary['note']}; none is called confident"
     if not summary["calibrated"]:
@@ -218,13 +201,13 @@ def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     if promised is None:
         why = summary["note"] or "it finds too few of its own photos"
         return f"the map promises nothing ({why}): answers have probabilities, but none is called confident"
-    share = f"{100 * summary['confident']:.0f} % of new photos of the mapped places get a confident answer"
-    told = f"the map promises that {100 * promised:g} % of confident answers are right: {share}"
-    from covis.maps.settings import PROMISE
-
+    text = (
+        f"the map promises that {100 * promised:g} % of confident answers are right: "
+        f"{100 * summary['confident']:.0f} % of new photos of the mapped places get a confident answer"
+    )
     wrong = round(summary["queries"] * (1 - summary["right"]))
     if wrong < PROMISE.few_wrong:
-        told = f"{told} (rests on only {counted(wrong, 'wrong answer')} of {summary['queries']} in its test of itself)"
+        text += f" (rests on only {counted(wrong, 'wrong answer')} of {summary['queries']} in its test of itself)"
     if summary["confident_elsewhere"] is None:
-        return told
-    return f"{told}, and {100 * summary['confident_elsewhere']:.1f} % of photos from elsewhere"
+        return text
+    return f"{text}, and {100 * summary['confident_elsewhere']:.1f} % of photos from elsewhere"

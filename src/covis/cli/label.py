@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Context, Option
 
-from covis.cli.options import DataPath, FrameOption, Json, choice_of, existing, named
+from covis.cli.options import DataPath, FrameOption, Json, existing, named
 from covis.cli.output import emit, table
 from covis.cli.verbs import STEPS, verb
 from covis.core.errors import InputError
@@ -17,65 +17,39 @@ if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.labels.rules import LabelRule
 
-MEASURE_CHOICES = ("overlap", "iou")
-
-Queries = Annotated[
-    Path | None, typer.Option(callback=existing, help="The queries: a table, a folder, a COLMAP model, …")
-]
-Database = Annotated[
-    Path | None,
-    typer.Option(callback=existing, help="The map images, in the same forms. [default: the queries with themselves]"),
-]
-DatasetName = Annotated[
-    str | None, typer.Option("--dataset", callback=named("dataset"), help="Instead of tables: a dataset by name.")
-]
-SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
-CloudOption = Annotated[
-    Path | None, typer.Option(callback=existing, help="surface: point cloud, .ply or .npz. [default: fused depth maps]")
-]
+_RULE_FIELDS = (
+    "A field of the rule: FIELD=VALUE, repeatable, such as within_group=true, max_angle_deg=40, facing=true, cloud=FILE and "
+    "cloud_up=-y (surface), tracks=MODEL (tracks) or path=FILE (graph)."
+)
 
 
 @verb("label", section=STEPS, order=1)
 def label(
-    context: typer.Context,
-    queries: Queries = None,
-    database: Database = None,
-    output: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the graph.")] = None,
-    measure: Annotated[
-        str | None,
-        typer.Option(
-            callback=choice_of("--measure", MEASURE_CHOICES),
-            help="overlap | iou. [default: overlap; surface: iou]",
-        ),
+    context: Context,
+    queries: Annotated[
+        Path | None, Option(callback=existing, help="The queries: a table, a folder, a COLMAP model, …")
     ] = None,
+    database: Annotated[
+        Path | None, Option(callback=existing, help="The map images, likewise. [default: the queries with themselves]")
+    ] = None,
+    output: Annotated[Path | None, Option("-o", "--out", help="Folder for the graph.")] = None,
+    measure: Annotated[Literal["overlap", "iou"] | None, Option(help="[default: overlap; surface: iou]")] = None,
     radius_m: Annotated[
-        str | None, typer.Option(help="Depth of view in metres; Q,M for two cameras. [default: 50; rule radius: 25]")
+        str | None, Option(help="Depth of view in metres; Q,M for two cameras. [default: 50; rule radius: 25]")
     ] = None,
     fov_deg: Annotated[
-        str | None, typer.Option(help="Field of view in degrees, up to 360; Q,M for two cameras. [default: 90]")
+        str | None, Option(help="Field of view in degrees, up to 360; Q,M for two cameras. [default: 90]")
     ] = None,
     rule: Annotated[
-        str | None,
-        typer.Option(
-            callback=named("rule"), help="A name from `covis list rules`. [default: the dataset's own; fov for tables]"
-        ),
+        str | None, Option(callback=named("rule"), help="A name of `covis list rules`. [default: the dataset's; fov]")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A field of the rule: FIELD=VALUE, repeatable, such as within_group=true, max_angle_deg=40, facing=true, "
-            "cloud_up=-y (surface), tracks=MODEL (tracks) or path=FILE (graph).",
-        ),
+    set_: Annotated[list[str] | None, Option("--set", help=_RULE_FIELDS)] = None,
+    dataset: Annotated[
+        str | None, Option(callback=named("dataset"), help="Instead of tables: a dataset by name.")
     ] = None,
-    dataset: DatasetName = None,
     data: DataPath = None,
-    split: SplitName = None,
-    cloud: CloudOption = None,
-    uint8: Annotated[
-        bool, typer.Option("--uint8", help="Store ψ in 8 bits (steps of 1/255); no pair changes its band.")
-    ] = False,
-    skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
+    split: Annotated[str | None, Option(help="Split of that dataset.")] = None,
+    uint8: Annotated[bool, Option("--uint8", help="Store ψ in 8 bits; no pair changes its band.")] = False,
     frame: FrameOption = "",
     json: Json = False,
 ) -> None:
@@ -101,28 +75,35 @@ def label(
         "measure": measure,
         "radius_m": _one_or_two("radius-m", radius_m),
         "fov_deg": _one_or_two("fov-deg", fov_deg),
-        "cloud": None if cloud is None else str(cloud),
         "tracks": str(queries) if rule == "tracks" and queries is not None else None,
     }
     chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
-    left, right = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
+    if dataset is not None and queries is None:
+        sides = _dataset_sides(dataset, data, split)
+    elif queries is not None and dataset is None:
+        sides = _open_sides([path for path in (queries, database) if path is not None], frame)
+    else:
+        raise InputError("give either --queries TABLE or --dataset NAME --data PATH --split SPLIT")
+    left, right = _checked(sides[0]), _checked(sides[-1])
     graph = _finished(output, chosen, left, right, uint8) or _made(output, chosen, left, right, uint8)
     summary = {"graph": str(output), **_summary(graph)}
-    text = table([{"what": k, "value": str(v)} for k, v in _flat(summary)])
+    lines = {**summary, "rule": summary["rule"]["rule"]}
+    lines |= {f"  {k}": v for k, v in summary["rule"].items() if k not in ("rule", "queries", "database")}
+    text = table([{"what": k, "value": str(v)} for k, v in lines.items()])
     emit(summary, json, text, f"covis label export {output} --format csv -o labels.csv")
 
 
-def _one_or_two(option: str, text: str | None) -> float | tuple[float, float] | None:
+def _one_or_two(option: str, text: str | None) -> float | tuple[float, ...] | None:
     """One number for both sides, or `Q,M` for queries and map."""
-    try:
-        numbers = [float(part) for part in text.split(",")] if text is not None else None
-    except ValueError:
-        numbers = []
-    if numbers is None:
+    if text is None:
         return None
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
     if len(numbers) not in (1, 2):
         raise InputError(f"--{option} {text} is not a number; give one, or two as QUERIES,MAP")
-    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings: list[str]) -> LabelRule:
@@ -148,74 +129,42 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     return build_value(kind, base | given, settings)
 
 
-def image_sets(
-    queries: Path | None,
-    database: Path | None,
-    dataset: str | None,
-    data: list[str] | None,
-    split: str | None,
-    frame: str = "",
-) -> tuple[ImageSet, ImageSet]:
-    """Both sides; one object twice where a set is matched with itself."""
-    if (queries is None) == (dataset is None):
-        raise InputError("give either --queries TABLE or --dataset NAME --data PATH --split SPLIT")
-    if dataset is not None:
-        from covis import datasets
+def _dataset_sides(dataset: str, data: list[str] | None, split: str | None) -> tuple[ImageSet, ...]:
+    from covis import datasets
 
-        if split is None:
-            raise InputError(
-                f"--dataset {dataset} needs --split as well, such as {datasets.DATASETS[dataset].splits[0]}"
-            )
-        sides: tuple[ImageSet, ...] = tuple(
-            datasets.load(dataset, datasets.given_paths(data, [dataset]).get(dataset), split)
-        )
-    else:
-        sides = _open_sides([path for path in (queries, database) if path is not None], frame)
-    _warn_of_shared_files(sides[0], sides[-1])
-    return sides[0], sides[-1]
+    if split is None:
+        raise InputError(f"--dataset {dataset} needs --split as well, such as {datasets.DATASETS[dataset].splits[0]}")
+    return tuple(datasets.load(dataset, datasets.given_paths(data, [dataset]).get(dataset), split))
 
 
 def _open_sides(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
     """Tables in one common frame, or the images of maps and other sources in the frame that they have."""
     from covis.cli.data import open_map_or_images
+    from covis.core.progress import warn
     from covis.poses import parse_frame
     from covis.reading.table import SUFFIXES, read_tables
 
     if all(path.suffix.lower() in SUFFIXES for path in paths):
-        return read_tables(paths, parse_frame(frame))
-    sides = tuple(open_map_or_images(path, parse_frame(frame)) for path in paths)
+        sides = read_tables(paths, parse_frame(frame))
+    else:
+        sides = tuple(open_map_or_images(path, parse_frame(frame)) for path in paths)
     if len({side.poses.frame for side in sides}) > 1:
         raise InputError(f"{paths[0]} and {paths[1]} are in different frames; import both into tables first")
+    if len(sides) == 2 and sides[0].root.resolve() == sides[1].root.resolve():
+        shared = set(sides[0].names.tolist()) & set(sides[1].names.tolist())
+        if shared:
+            warn(f"{len(shared)} files are both query and map image; each is its own match")
     return sides
 
 
-def _warn_of_shared_files(queries: ImageSet, database: ImageSet) -> None:
-    """Warns of files on both sides: each is its own perfect match, which is rarely intended."""
-    from covis.core.progress import warn
-
-    if queries is database or queries.root.resolve() != database.root.resolve():
-        return
-    shared = set(queries.names.tolist()) & set(database.names.tolist())
-    if shared:
-        warn(f"{len(shared)} files are both query and map image; each is its own match")
-
-
-def _with_positions(sides: tuple[ImageSet, ImageSet], skip_unknown: bool) -> tuple[ImageSet, ImageSet]:
-    known = {id(side): _with_position(side, skip_unknown) for side in sides}
-    return known[id(sides[0])], known[id(sides[1])]
-
-
-def _with_position(images: ImageSet, skip_unknown: bool) -> ImageSet:
-    from covis.core.progress import warn
-
+def _checked(images: ImageSet) -> ImageSet:
+    """Refuses images without a position, whose pairs would count as sharing nothing."""
     unknown = (~images.poses.known).nonzero()[0]
-    if not len(unknown):
-        return images
-    cause = f"{len(unknown)} of {len(images)} images have no position (first: {images.name(int(unknown[0]))})"
-    if not skip_unknown or len(unknown) == len(images):
-        raise InputError(f"{cause}; fill them in, or leave such images out with --skip-unknown")
-    warn(f"{cause}; they are left out")
-    return images.subset(images.poses.known)
+    if len(unknown):
+        first = images.name(int(unknown[0]))
+        cause = f"{len(unknown)} of {len(images)} images have no position (first: {first})"
+        raise InputError(f"{cause}; fill them in, or leave these images out of the table")
+    return images
 
 
 def _finished(
@@ -272,26 +221,15 @@ def _summary(graph: SimilarityGraph) -> dict[str, Any]:
     }
 
 
-def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The summary, one line per entry, with the rule's parameters."""
-    named = ((key, value) for key, value in summary["rule"].items() if key not in ("rule", "queries", "database"))
-    return [*((k, v if k != "rule" else v["rule"]) for k, v in summary.items()), *((f"  {k}", v) for k, v in named)]
-
-
-_FORMATS = ("csv", "h5", "parquet", "hloc")
-
-
 @verb("label export")
 def export(
-    graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
-    output: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
-    format_: Annotated[
-        str, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
-    ],
+    graph: Annotated[Path, Argument(callback=existing, help="Folder that `covis label` wrote.")],
+    output: Annotated[Path, Option("-o", "--out", help="File to write.")],
+    format_: Annotated[Literal["csv", "h5", "parquet", "hloc"], Option("--format", help="What to write.")],
     least: Annotated[
-        float | None, typer.Option("--min-similarity", help="Leave out pairs with a smaller ψ. [default: 0; hloc: 0.5]")
+        float | None, Option("--min-similarity", help="Leave out pairs with a smaller ψ. [default: 0; hloc: 0.5]")
     ] = None,
-    most: Annotated[int | None, typer.Option("--top", min=1, help="hloc: at most this many per query.")] = None,
+    most: Annotated[int | None, Option("--top", min=1, help="hloc: at most this many per query.")] = None,
     json: Json = False,
 ) -> None:
     """Write labels for other tools. As an edge list, the authors' HDF5 or an hloc pair list.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.names import known_names
 from covis.cli.options import Json
@@ -16,8 +16,8 @@ from covis.core.errors import unknown_name
 
 @verb("list", section=INSTALLATION, order=1)
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="What to list. [default: the kinds themselves]")] = None,
-    match: Annotated[str, typer.Option(help="Only names that contain this.")] = "",
+    kind: Annotated[str | None, Argument(help="What to list. [default: the kinds themselves]")] = None,
+    match: Annotated[str, Option(help="Only names that contain this.")] = "",
     json: Json = False,
 ) -> None:
     """List datasets, benchmarks, recipes, models and other names.

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.options import (
+    MAKE_A_MAP,
     Json,
     MapPath,
     PhotoDescriptors,
     PicturesOption,
     TilesOption,
     existing,
-    require_map,
-    some_existing,
+    existing_map,
 )
-from covis.cli.output import emit
+from covis.cli.output import Line, emit, table
 from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
 from covis.core.tables import counted
@@ -29,7 +30,14 @@ if TYPE_CHECKING:
 
     from covis.maps.answers import Answer
     from covis.maps.map import Map
-    from covis.runtime import Described
+    from covis.maps.walks import Walk
+
+
+def _check_photos(photos: list[Path]) -> list[Path]:
+    """Checks that at least one of the photos, folders and patterns exists; `-` stands for a list that is read later."""
+    if not any(path.exists() or re.search(r"[*?[]", str(path)) or str(path) == "-" for path in photos):
+        existing(photos[0])
+    return photos
 
 
 def _precision(text: str) -> float | None:
@@ -47,44 +55,30 @@ def _check_precision(text: str) -> str:
     return text
 
 
-def _check_rate(rate: float) -> float:
-    if not 0 < rate < 1:
-        raise InputError(f"--rate is a share between 0 and 1 such as 0.9, not {rate:g}")
-    return rate
-
-
 @verb("locate", section=LOCALISE, order=2)
 def locate(
     map_path: MapPath,
     photos: Annotated[
         list[Path],
-        typer.Argument(
-            callback=some_existing, help="Photos, folders, tables, patterns, or - for a list on standard input."
-        ),
+        Argument(callback=_check_photos, help="Photos, folders, tables, patterns, or - for a list on stdin."),
     ],
-    k: Annotated[int, typer.Option("-k", min=1, help="Matches per photo.")] = 5,
-    near: Annotated[
-        str, typer.Option(help="LAT,LON,RADIUS_M: only places this near (EASTING,NORTHING in a map of metres).")
-    ] = "",
+    k: Annotated[int, Option("-k", min=1, help="Matches per photo.")] = 5,
+    near: Annotated[str, Option(help="LAT,LON,RADIUS_M: only places this near (X,Y,RADIUS in a map of metres).")] = "",
     inside: Annotated[
-        str, typer.Option(help="Only places in a polygon: a GeoJSON file, or corners 'LAT,LON LAT,LON LAT,LON …'.")
+        str, Option(help="Only places in a polygon: a GeoJSON file, or 'LAT,LON LAT,LON LAT,LON …'.")
     ] = "",
-    sequence: Annotated[bool, typer.Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
+    sequence: Annotated[bool, Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
     precision: Annotated[
         str,
-        typer.Option(
-            callback=_check_precision,
-            help="Share of confident answers that should be correct, such as 0.9 (auto: the highest the map promises).",
+        Option(
+            callback=_check_precision, help="Share of confident answers that should be correct (auto: the highest)."
         ),
     ] = "auto",
-    prior: Annotated[
-        float,
-        typer.Option(min=0.001, max=0.999, help="Share of the photos that may be of places the map does not have."),
-    ] = 0.5,
-    rate: Annotated[float, typer.Option(callback=_check_rate, help="Share of true positions inside the radius.")] = 0.9,
+    prior: Annotated[float, Option(min=0.001, max=0.999, help="Share of photos that may be from elsewhere.")] = 0.5,
+    rate: Annotated[float, Option(min=0.001, max=0.999, help="Share of true positions inside the radius.")] = 0.9,
     outputs: Annotated[
         list[Path] | None,
-        typer.Option(
+        Option(
             "-o",
             "--out",
             metavar="FILE",
@@ -95,22 +89,19 @@ def locate(
     tiles: TilesOption = "",
     pictures: PicturesOption = None,
     pose: Annotated[
-        bool, typer.Option("--pose", help="Also estimate the full pose (6DOF) from the points of a scene.")
+        bool, Option("--pose", help="Also estimate the full pose (6DOF) from the points of a scene.")
     ] = False,
     scene: Annotated[
         Path | None,
-        typer.Option(
-            callback=existing,
-            help="pose: COLMAP model of the map's photos, or images with depth. [default: the one given to covis index]",
-        ),
+        Option(callback=existing, help="pose: COLMAP model, or images with depth. [default: of covis index]"),
     ] = None,
-    inliers: Annotated[
-        bool, typer.Option("--inliers", help="Also match local features; the map must be made with index --inliers.")
-    ] = False,
+    inliers: Annotated[bool, Option("--inliers", help="Also match local features (covis index --inliers).")] = False,
     descriptors: PhotoDescriptors = None,
     json: Json = False,
 ) -> None:
     """Find where photos were taken. With probability, radius, and the photos of the map that match.
+
+    Several photos are a table; -v lists the matches of each.
 
     \b
     Examples:
@@ -125,7 +116,7 @@ def locate(
         raise InputError("--scene goes with --pose")
     if inliers and sequence:
         raise InputError("--inliers treats photos one by one; leave out --sequence")
-    require_map(map_path, photos)
+    _check_map(map_path, photos)
     from covis.core.progress import say
     from covis.maps.outputs import check, check_earth, write
     from covis.reading.inputs import Photo
@@ -135,9 +126,11 @@ def locate(
 
     files, targets = select_photos(photos), outputs or []
     parse_tiles(tiles)
+    area = read_area(near, inside)
     for target in targets:
         check(target, [*files, *photos])
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
+    from covis.describing.describers import look_up, open_descriptors
     from covis.maps.locating import LocateOptions
     from covis.maps.map import Map
 
@@ -145,58 +138,98 @@ def locate(
     points = _scene_points(opened, scene) if pose else None
     for target in targets:
         check_earth(target, opened.images)
-    area = read_area(near, inside)
     options = LocateOptions(area and area(opened.frame), _precision(precision), rate, inliers, prior)
-    described = None if descriptors is None else _look_up(descriptors, files, opened)
+    described = None
+    if descriptors is not None:
+        computed = open_descriptors(descriptors)
+        computed.require(opened.model_fingerprint, opened.dim, opened.path)
+        described = look_up(computed, files)
     chosen = [Photo(file) for file in files]  # one of several may be missing: its answer says so
     walk = opened.locate_walk(chosen, k, options, described=described) if sequence else None
     answers = opened.locate(chosen, k, options, described=described) if walk is None else list(walk.answers)
-    _refuse_unusable(answers)
-    _warn_of_map_photos(answers)
+    _check_answers(answers)
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
     for target in targets:
         write(target, answers, opened.images, tiles=tiles, pictures=pictures or ())
-        say(f"wrote {target}")
-    lines = _answer_lines(answers, poses)
     page = next((target for target in targets if target.suffix.lower() == ".html"), None)
     again = f"the same with -o found.html, or covis serve {shlex.quote(str(map_path))}"
-    then = f"open {page} in a browser" if page else again
-    if walk is None:
-        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines), then)
-    else:
-        verdict = "confident" if walk.confident else f"not confident: {walk.note}"
-        lines.append(f"the walk: {verdict}; {100 * walk.agreement:.0f} % of its photos agree")
-        emit(walk.to_dict(), json, "\n".join(lines), then)
+    data = [a.to_dict() | p for a, p in zip(answers, poses, strict=True)] if walk is None else walk.to_dict()
+    emit(data, json, _lines(answers, poses, walk, targets), f"open {page} in a browser" if page else again)
 
 
-def _refuse_unusable(answers: Sequence[Answer]) -> None:
-    """Raises an error if no photo could be opened."""
-    unusable = [answer for answer in answers if answer.unusable]
-    if len(unusable) == len(answers):
-        raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
+def _check_map(path: Path, photos: Sequence[Path]) -> None:
+    """Raises an error if `path` is no map, and says why: missing, a photo, or swapped with another argument."""
+    if (path / "CURRENT").is_file() or (path / "map.json").is_file():
+        return
+    swapped = next((photo for photo in photos if (photo / "CURRENT").is_file()), None)
+    if swapped is not None:
+        raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
+    existing_map(path)
+    raise InputError(f"{path} is not a covis map; the first argument is a map: covis locate MAP PHOTO… ({MAKE_A_MAP})")
 
 
-def _warn_of_map_photos(answers: Sequence[Answer]) -> None:
-    """Warns once if photos to be located are already in the map."""
+def _check_answers(answers: Sequence[Answer]) -> None:
+    """Raises an error if no photo could be opened; warns once of photos that are in the map."""
     from covis.core.progress import warn
     from covis.maps.answers import printable
 
+    if all(answer.unusable for answer in answers):
+        raise InputError(f"{answers[0].photo}: {answers[0].note}; give a photo that can be opened")
     known = [answer for answer in answers if answer.in_map]
     if known:
         first, asked = printable(known[0].photo), counted(len(answers), "photo")
         warn(f"{len(known)} of {asked} already in the map, such as {first}; probabilities are for new photos")
 
 
-def _answer_lines(answers: Sequence[Answer], poses: Sequence[dict[str, Any]]) -> list[str]:
-    from covis.maps.answers import ORDER
+def _lines(
+    answers: Sequence[Answer], poses: Sequence[dict[str, Any]], walk: Walk | None, targets: Sequence[Path]
+) -> list[Line]:
+    """The answers for people: a photo in full, several as a table, and what they come to."""
+    from covis.core.progress import is_verbose
 
-    lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
-    lines += [f"({ORDER})"] if any(a.reordered for a in answers) else []
-    return [*lines, _summary(answers)] if len(answers) > 1 else lines
+    if len(answers) == 1 or is_verbose() or any(poses):
+        lines = []
+        for answer, pose in zip(answers, poses, strict=True):
+            first, *matches = answer.lines()
+            lines += [(first, _tone(answer)), *((match, "") for match in (*matches, *_pose_lines(pose)))]
+    else:
+        cells = [_row(answer) for answer in answers]
+        filled = [column for column in cells[0] if any(row[column] for row in cells)]
+        head, rule, *rows = table([{column: row[column] for column in filled} for row in cells]).splitlines()
+        lines = [(head, "bold"), (rule, "dim"), *zip(rows, map(_tone, answers), strict=True)]
+        notes = [a.note for a in answers if not (a.confident or a.absent or a.unusable)]
+        lines += [(f"not confident ({notes.count(note)}): {note}", "dim") for note in dict.fromkeys(notes)]
+    if walk is not None:
+        verdict = "confident" if walk.confident else f"not confident: {walk.note}"
+        lines.append((f"the walk: {verdict}; {100 * walk.agreement:.0f} % of its photos agree", "bold"))
+    summary = "; ".join(
+        [*([_summary(answers)] if len(answers) > 1 else []), *(f"wrote {target}" for target in targets)]
+    )
+    return [*lines, *([(summary, "bold")] if summary else [])]
+
+
+def _tone(answer: Answer) -> str:
+    return "good" if answer.confident else "dim" if answer.absent or answer.position is None else "doubtful"
+
+
+def _row(answer: Answer) -> dict[str, str]:
+    """A line of the table."""
+    from covis.maps.answers import metres, percent, printable, where
+
+    row = dict.fromkeys(("photo", "answer", "probability", "position", "within", "confident"), "")
+    row |= {"photo": printable(answer.photo), "answer": answer.word or "best guess"}
+    if answer.position is None:
+        return row | {"answer": answer.note if answer.unusable else "no match"}
+    share = answer.elsewhere if answer.absent else answer.probability
+    row |= {"probability": "" if share is None else percent(share), "confident": "yes" if answer.confident else "no"}
+    if answer.absent:
+        return row
+    radius = answer.position.radius_m
+    return row | {"position": where(answer.position.place), "within": "" if radius is None else metres(radius)}
 
 
 def _summary(answers: Sequence[Answer]) -> str:
-    """The last line: how many answers can be relied on."""
+    """How many answers can be relied on."""
     from statistics import median
 
     confident = [a for a in answers if a.confident]
@@ -211,9 +244,8 @@ def _scene_points(opened: Map, scene: Path | None) -> Path:
     """Where the points for 6DOF poses lie: what was given, or what the map was made with."""
     chosen = scene or opened.scene
     if chosen is None:
-        raise InputError(
-            f"{opened.path} has no scene points, which full poses need; give --scene MODEL here, or to covis index"
-        )
+        hint = "give --scene MODEL here, or to covis index"
+        raise InputError(f"{opened.path} has no scene points, which full poses need; {hint}")
     if not chosen.exists():
         raise InputError(f"{chosen}, the scene of {opened.path}, does not exist; give --scene MODEL")
     return chosen
@@ -242,12 +274,3 @@ def _pose_lines(facts: dict[str, Any]) -> list[str]:
     x, y, z = pose["centre"]
     spread = f"standard deviation {pose['deviation_m']:.3g} {pose['unit']} and {pose['deviation_deg']:.2g}°"
     return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} ({spread}), {pose['inliers']} of {pose['matches']} matches agree"]
-
-
-def _look_up(path: Path, photos: list[Path], opened: Map) -> Described:
-    """The descriptors at `path` of photos that are to be located in a map."""
-    from covis.describing.describers import look_up, open_descriptors
-
-    computed = open_descriptors(path)
-    computed.require(opened.model_fingerprint, opened.dim, opened.path)
-    return look_up(computed, photos)

@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from covis.cli.options import Json, MapPath, PicturesOption, TilesOption, existing, require_map
+from covis.cli.options import Json, MapPath, PicturesOption, TilesOption, existing
 from covis.cli.output import emit
 from covis.cli.verbs import LOCALISE, group, verb
 from covis.core.errors import InputError
@@ -28,14 +28,11 @@ def check(map_path: MapPath, json: Json = False) -> None:
     from covis.maps.care import check_map
 
     problems = check_map(map_path)
-    emit(
-        {"map": str(map_path), "problems": [{"part": p.part, "cause": p.cause} for p in problems]}, json,
-        "\n".join(f"{p.part}: {p.cause}" for p in problems) or f"{map_path}: no damage found",
-    )  # fmt: skip
+    data = {"map": str(map_path), "problems": [{"part": p.part, "cause": p.cause} for p in problems]}
+    emit(data, json, "\n".join(f"{p.part}: {p.cause}" for p in problems) or f"{map_path}: no damage found")
     if problems:
-        raise InputError(
-            f"{map_path} has {counted(len(problems), 'damaged part')}; drop what is damaged and rebuild the rest with: covis map repair {map_path}"
-        )
+        hint = f"drop what is damaged and rebuild the rest with: covis map repair {map_path}"
+        raise InputError(f"{map_path} has {counted(len(problems), 'damaged part')}; {hint}")
 
 
 @verb("map repair")
@@ -59,10 +56,17 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     emit(outcome, json, "\n".join(lines), f"covis map check {shlex.quote(str(map_path))}")
 
 
+_RUNTIMES = {
+    "onnx": "ONNX Runtime",
+    "torch": "torch",
+    "": "nothing: it has descriptors alone (locate --descriptors)",
+}
+
+
 @verb("map show")
 def show(
     map_path: MapPath,
-    output: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page with the map: map.html.")] = None,
+    output: Annotated[Path | None, Option("-o", "--out", help="Write a page with the map: map.html.")] = None,
     tiles: TilesOption = "",
     pictures: PicturesOption = None,
     json: Json = False,
@@ -77,22 +81,15 @@ def show(
     from covis.cli.index import promise_of
     from covis.maps.map import Map
 
-    require_map(map_path)
     opened = Map.open(map_path)
-    networks = {
-        "onnx": "ONNX Runtime",
-        "torch": "torch",
-        "": "nothing: it has descriptors alone (locate --descriptors)",
-    }
     facts = {
         "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
         "model": f"{opened.network.backbone}, {opened.dim} dimensions", "fingerprint": opened.model_fingerprint,
-        "search": opened.index_kind, "runs in": networks[opened.network.kind],
+        "search": opened.index_kind, "runs in": _RUNTIMES[opened.network.kind],
         "positions": "on Earth" if opened.frame else "metres", "full poses": _count_known(opened.images.poses.rotation),
         "cameras": _count_known(opened.images.intrinsics), "promise": promise_of(opened),
     }  # fmt: skip
-    text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
-    emit({"map": str(map_path), **facts}, json, text)
+    emit({"map": str(map_path), **facts}, json, "\n".join(f"{key:12} {value}" for key, value in facts.items()))
     if output is not None:
         from covis.core.progress import say
         from covis.maps.page import write_map
@@ -109,10 +106,7 @@ def _count_known(values: Any) -> int:
 @verb("map export")
 def export(
     map_path: MapPath,
-    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: town.covis.")],
-    with_paths: Annotated[
-        bool, typer.Option("--with-paths", help="Include the paths of the photos on this disk.")
-    ] = False,
+    target: Annotated[Path, Argument(metavar="FILE", help="The file to write: town.covis.")],
     json: Json = False,
 ) -> None:
     """Write a map as one file to send to others. It has model, descriptors, positions and calibration, not the photos.
@@ -124,26 +118,16 @@ def export(
     from covis.maps.archive import export_map
     from covis.maps.map import Map
 
-    require_map(map_path)
-    size = export_map(Map.open(map_path), target, with_paths=with_paths)
-    emit(
-        {"file": str(target), "bytes": size},
-        json,
-        f"{target}: {size / 1e6:.1f} MB",
-        f"covis map import {shlex.quote(str(target))} -o MAP, on any machine",
-    )
+    size = export_map(Map.open(map_path), target)
+    then = f"covis map import {shlex.quote(str(target))} -o MAP, on any machine"
+    emit({"file": str(target), "bytes": size}, json, f"{target}: {size / 1e6:.1f} MB", then)
 
 
 @verb("map import")
 def import_(
-    source: Annotated[
-        Path, typer.Argument(callback=existing, metavar="FILE", help="A file that covis map export wrote.")
-    ],
-    output: Annotated[Path, typer.Option("-o", "--out", help="The map to make.")],
-    photos: Annotated[
-        Path | None,
-        typer.Option(callback=existing, help="Folder of the photos on this machine, to show beside answers."),
-    ] = None,
+    source: Annotated[Path, Argument(callback=existing, metavar="FILE", help="A file of covis map export.")],
+    output: Annotated[Path, Option("-o", "--out", help="The map to make.")],
+    photos: Annotated[Path | None, Option(callback=existing, help="Folder of the photos on this machine.")] = None,
     json: Json = False,
 ) -> None:
     """Make a map from an exported file. Every byte is checked, and nothing in it is executed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.options import Json, existing, existing_weights, known_backbone, named
 from covis.cli.output import emit
@@ -20,31 +20,24 @@ group("model", "Make a model folder from weights.", section=STEPS, order=4)
 
 @verb("model import")
 def import_model(
-    file: Annotated[Path, typer.Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
-    output: Annotated[Path, typer.Option("-o", "--out", help="The model folder to write.")],
-    backbone: Annotated[
-        str, typer.Option(callback=known_backbone, help="Its network: a name from `covis list backbones`.")
-    ] = "",
+    file: Annotated[Path, Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
+    output: Annotated[Path, Option("-o", "--out", help="The model folder to write.")],
+    backbone: Annotated[str, Option(callback=known_backbone, help="Its network, of `covis list backbones`.")] = "",
     published: Annotated[
         str,
-        typer.Option(
-            callback=named("published model"),
-            help="Its system, for a published checkpoint: a name from `covis list models`.",
+        Option(
+            callback=named("published model"), help="Its system, for a published checkpoint: of `covis list models`."
         ),
     ] = "",
     weights: Annotated[
-        str,
-        typer.Option(callback=existing_weights, help="The backbone's weights, if FILE is only a vocabulary (AnyLoc)."),
+        str, Option(callback=existing_weights, help="The backbone's weights, if FILE is only a vocabulary (AnyLoc).")
     ] = "",
-    pool: Annotated[str, typer.Option(callback=named("pooling"), help="Pooling on top.")] = "gem",
+    pool: Annotated[str, Option(callback=named("pooling"), help="Pooling on top.")] = "gem",
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="A field of the network: FIELD=VALUE, repeatable, such as image_size=480,640 or stride_on=conv1.",
-        ),
+        Option("--set", help="A field of the network, repeatable: image_size=480,640, stride_on=conv1, …"),
     ] = None,
-    licence: Annotated[str, typer.Option(help="The weights' licence, for the model card.")] = "",
+    licence: Annotated[str, Option(help="The weights' licence, for the model card.")] = "",
     json: Json = False,
 ) -> None:
     """Make a model folder from weights or a published checkpoint. Code inside a .pth file is never run.
@@ -62,9 +55,8 @@ def import_model(
     if output.exists():
         raise InputError(f"{output} already exists; choose another output or remove it")
     if bool(backbone) == bool(published):
-        raise InputError(
-            f"say what {file} belongs to: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
-        )
+        ways = "--backbone NAME (covis list backbones) or --published NAME (covis list models)"
+        raise InputError(f"say what {file} belongs to: {ways}")
     if weights and not published:
         raise InputError("--weights goes with --published; give the backbone's weights as FILE")
     if set_ and published:
@@ -81,10 +73,9 @@ def import_model(
         fill_from_file(model, file)
     model.save(output, {"licence": licence} if licence else {})
     facts = model_facts(model, output)
-    text = (
-        f"{output}: {facts['backbone']} + {facts['pool']}, {model.dim} dimensions, fingerprint {facts['fingerprint']}"
-    )
-    emit(facts, json, text, f"covis evaluate {output} BENCHMARK, or covis index PHOTOS -o MAP --model {output}")
+    made = f"{facts['backbone']} + {facts['pool']}, {model.dim} dimensions, fingerprint {facts['fingerprint']}"
+    then = f"covis evaluate {output} BENCHMARK, or covis index PHOTOS -o MAP --model {output}"
+    emit(facts, json, f"{output}: {made}", then)
 
 
 def model_facts(model: Embedder, path: Path) -> dict[str, Any]:
@@ -93,10 +84,6 @@ def model_facts(model: Embedder, path: Path) -> dict[str, Any]:
 
     parts = model.facts if isinstance(model, OnnxPlaceModel) else model.config.to_dict()
     return {
-        "path": str(path),
-        "backbone": parts["backbone"],
-        "pool": parts["pool"],
-        "dim": model.dim,
-        "image_size": list(model.preprocessing.image_size),
-        "fingerprint": model.fingerprint(),
-    }
+        "path": str(path), "backbone": parts["backbone"], "pool": parts["pool"], "dim": model.dim,
+        "image_size": list(model.preprocessing.image_size), "fingerprint": model.fingerprint(),
+    }  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.names import check_name, known_names
 from covis.core.errors import InputError, near_path, unknown_name
@@ -17,18 +16,19 @@ MODEL_HELP = (
     "A model or run folder, an ONNX file, a descriptor store, another tool's FILE.npy with FILE.txt, or a name from "
     "`covis list models`."
 )
-AXES = ("x", "y", "z", "-x", "-y", "-z")
-"""Axes that may point up (`poses.Axis`, which is not imported before it is needed)."""
-TABLE_FORMATS = ("text", "markdown", "latex", "csv")
-RECIPE_FILES = (".toml", ".json")
-_MAKE_A_MAP = "make a map with: covis index PHOTOS -o MAP"
+MAKE_A_MAP = "make a map with: covis index PHOTOS -o MAP"
+
+
+def missing(path: Path, hint: str = "check the path") -> InputError:
+    """An error for a path that does not exist."""
+    return InputError(f"{path} does not exist{near_path(path)}; {hint}")
 
 
 def existing(given: PathOrPaths) -> PathOrPaths:
     """Checks that the path or paths of an argument exist."""
     for path in (given,) if isinstance(given, Path) else given or ():
         if not path.exists():
-            raise InputError(f"{path} does not exist{near_path(path)}; check the path")
+            raise missing(path)
     return given
 
 
@@ -40,7 +40,7 @@ def existing_model(path: Path | None) -> Path | None:
 
     if not is_published(path):
         hint = "give a model folder, a run folder, an ONNX file, a descriptor store or a name (covis list models)"
-        raise InputError(f"{path} does not exist{near_path(path)}; {hint}")
+        raise missing(path, hint)
     return path
 
 
@@ -54,29 +54,8 @@ def existing_weights(given: str) -> str:
 def existing_map(path: Path) -> Path:
     """Checks that the path of a map exists."""
     if not path.exists():
-        raise InputError(f"{path} does not exist{near_path(path)}; {_MAKE_A_MAP}")
+        raise missing(path, MAKE_A_MAP)
     return path
-
-
-def some_existing(photos: list[Path]) -> list[Path]:
-    """Checks that at least one of the photos, folders and patterns exists; `-` stands for a list that is read later."""
-    if not any(path.exists() or re.search(r"[*?[]", str(path)) or str(path) == "-" for path in photos):
-        existing(photos[0])
-    return photos
-
-
-def require_map(path: Path, others: Sequence[Path] = (), pointer: str = "CURRENT") -> None:
-    """Raises an error if `path` is no map, and says why: missing, a photo, or swapped with another argument."""
-    if (path / pointer).is_file() or (path / "map.json").is_file():
-        return
-    swapped = next((other for other in others if (other / pointer).is_file()), None)
-    if swapped is not None:
-        raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
-    from covis.core.listings import IMAGE_SUFFIXES
-
-    existing_map(path)
-    what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"
-    raise InputError(f"{path} is {what}; the first argument is a map: covis locate MAP PHOTO… ({_MAKE_A_MAP})")
 
 
 def named(kind: str) -> Callable[[Any], Any]:
@@ -86,17 +65,6 @@ def named(kind: str) -> Callable[[Any], Any]:
         for name in given if isinstance(given, list) else [given]:
             if name:
                 check_name(kind, name)
-        return given
-
-    return check
-
-
-def choice_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
-    """A check of an option that takes one of a few words."""
-
-    def check(given: Any) -> Any:
-        if given is not None and given not in choices:
-            raise unknown_name(option, given, choices)
         return given
 
     return check
@@ -112,8 +80,7 @@ def known_backbone(name: str) -> str:
     return name
 
 
-def index_kind(name: str) -> str:
-    """`auto`, `exact`, or a kind of approximate index."""
+def _index_kind(name: str) -> str:
     from covis.search import KINDS
 
     known = ("auto", "exact", *KINDS)
@@ -125,7 +92,7 @@ def index_kind(name: str) -> str:
 def known_recipe(given: str | list[str] | None) -> str | list[str] | None:
     """Checks that recipes are known names or existing files."""
     for name in [given] if isinstance(given, str) else given or []:
-        if name.endswith(RECIPE_FILES):
+        if name.endswith((".toml", ".json")):
             existing(Path(name))
         else:
             check_name("recipe", name)
@@ -158,67 +125,36 @@ def _check_data(given: list[str] | None) -> list[str] | None:
     return given
 
 
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(
-        "--weights",
-        callback=existing,
-        help="The checkpoint's file of a model that is given by its name, if it cannot be downloaded here.",
-    ),
+    Option("--weights", callback=existing, help="The checkpoint of a model given by name, if it cannot be downloaded."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DataPath = Annotated[
     list[str] | None,
-    typer.Option(
-        "--data",
-        callback=_check_data,
-        help="DATASET=PATH, repeatable; PATH alone if only one dataset is needed. The town needs none.",
-    ),
+    Option("--data", callback=_check_data, help="DATASET=PATH, repeatable; PATH alone for one. The town needs none."),
 ]
 RecipeSet = Annotated[
     list[str] | None,
-    typer.Option("--set", callback=_check_settings, help="Change a field of the recipe: FIELD=VALUE, repeatable."),
+    Option("--set", callback=_check_settings, help="Change a field of the recipe: FIELD=VALUE, repeatable."),
 ]
-MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
+MapPath = Annotated[Path, Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
 FrameOption = Annotated[
     str,
-    typer.Option(
-        "--frame",
-        help="Coordinate frame in metres: EPSG:CODE, PROJ text, or LAT,LON of its origin. [default: chosen from the positions]",
-    ),
+    Option("--frame", help="Frame in metres: EPSG:CODE, PROJ text or LAT,LON of its origin. [default: by positions]"),
 ]
 TrackOption = Annotated[
-    Path | None, typer.Option(callback=existing, help="A table or track (GPX) with the positions of the photos.")
+    Path | None, Option(callback=existing, help="A table or track (GPX) with the positions of the photos.")
 ]
-UtcOffset = Annotated[
-    str, typer.Option(help="UTC offset of the camera's clock, if the photos do not state it, such as +02:00.")
-]
-IndexKind = Annotated[
-    str, typer.Option("--kind", callback=index_kind, help="Index: auto, or a name from `covis list indexes`.")
-]
+UtcOffset = Annotated[str, Option(help="Offset of the camera's clock, if photos do not state it, such as +02:00.")]
+IndexKind = Annotated[str, Option("--kind", callback=_index_kind, help="auto, or a name from `covis list indexes`.")]
 PicturesOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        callback=existing,
-        metavar="FOLDER",
-        help="Also show map photos from here (those of folders given to covis index are always shown).",
-    ),
+    Option(callback=existing, metavar="FOLDER", help="Also show photos from here (the map's own are shown anyway)."),
 ]
-TilesOption = Annotated[
-    str, typer.Option(help="Streets below the map: osm, or the address of a tile server with {z}, {x} and {y}.")
-]
+TilesOption = Annotated[str, Option(help="Streets below the map: osm, or a tile server's address with {z}, {x}, {y}.")]
 PhotoDescriptors = Annotated[
     Path | None,
-    typer.Option(
-        callback=existing,
-        help="Descriptors of the photos, to skip embedding: a store (covis embed), or FILE.npy with FILE.txt.",
-    ),
+    Option(callback=existing, help="Descriptors of the photos: a store (covis embed), or FILE.npy with FILE.txt."),
 ]
-TableFormat = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        callback=choice_of("--format", TABLE_FORMATS),
-        help="Tables as text, markdown, latex (booktabs) or csv.",
-    ),
-]
+TableFormat = Annotated[Literal["text", "markdown", "latex", "csv"], Option("--format", help="How tables are written.")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from covis.core.errors import visible
@@ -11,16 +13,24 @@ from covis.core.progress import say
 from covis.core.tables import size_text
 from covis.core.tables import text_table as table
 
-__all__ = ["emit", "size_text", "table"]
+__all__ = ["Line", "emit", "size_text", "table"]
+
+COLOURS = {"": "", "good": "32", "doubtful": "33", "dim": "2", "bold": "1"}
+"""Tone of a line → its code on a terminal."""
+Line = tuple[str, str]
+"""Text, and its tone."""
 
 
-def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
+def emit(data: Any, as_json: bool, text: str | Sequence[Line] = "", then: str = "") -> None:
     """Prints the result: JSON for programs, `text` for people, followed by the next command, `then`."""
     if as_json:
         sys.stdout.write(_json_text(data) + "\n")
-    elif text:
-        print("\n".join(map(visible, text.split("\n"))))
-    if then and not as_json:
+        return
+    colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    for line, tone in [(line, "") for line in text.splitlines()] if isinstance(text, str) else text:
+        code = COLOURS[tone] if colours else ""
+        print(f"\x1b[{code}m{visible(line)}\x1b[0m" if code else visible(line))
+    if then:
         sys.stdout.flush()
         say(f"next: {visible(then)}")
 

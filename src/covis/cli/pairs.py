@@ -5,25 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from covis.cli.options import MODEL_HELP, Checkpoint, Json, choice_of, existing, existing_model
+from covis.cli.options import MODEL_HELP, Checkpoint, Json, existing, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from covis.core.arrays import Descriptors
-    from covis.field.loops import LoopClosure
     from covis.field.pairs import ImagePairs
     from covis.maps.pair_selection import DescribedImages
 
-WAYS = ("retrieval", "overlap", "both")
 STREAM = Path("-")
 _BLOCK = 64
 """Images that are described at a time while loop closures are printed."""
@@ -38,47 +32,36 @@ def _check_outputs(given: list[Path]) -> list[Path]:
 @verb("pairs", section=LOCALISE, order=8)
 def pairs(
     source: Annotated[
-        Path,
-        typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a folder, a table, a COLMAP model, …"),
+        Path, Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a folder, a table, a COLMAP model, …")
     ],
     outputs: Annotated[
         list[Path],
-        typer.Option(
+        Option(
             "-o",
             "--out",
             callback=_check_outputs,
             metavar="FILE",
-            help="pairs.txt: two names on each line (- for stdout); also, repeatable, .h5: the descriptors as hloc's "
-            "global features.",
+            help="pairs.txt: two names a line (- for stdout); also .h5: the descriptors as hloc's global features.",
         ),
     ],
     queries: Annotated[
-        Path | None,
-        typer.Option(
-            callback=existing, help="Pair these images with the map's, as for localisation. [default: one set]"
-        ),
+        Path | None, Option(callback=existing, help="Pair these with the map's images, as for localisation.")
     ] = None,
     model: Annotated[
-        Path | None,
-        typer.Option(callback=existing_model, help=f"Describes images that are not a map. {MODEL_HELP}"),
+        Path | None, Option(callback=existing_model, help=f"Describes images that are not a map. {MODEL_HELP}")
     ] = None,
     weights: Checkpoint = None,
     by: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--by", ("", *WAYS)),
-            help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]",
-        ),
-    ] = "",
-    per_image: Annotated[int, typer.Option(min=1, help="Maximum number of pairs per image.")] = 20,
+        Literal["retrieval", "overlap", "both"] | None,
+        Option(help="[default: retrieval with descriptors, else overlap]"),
+    ] = None,
+    per_image: Annotated[int, Option(min=1, help="Maximum number of pairs per image.")] = 20,
     least: Annotated[
         float | None,
-        typer.Option(
-            min=0.0, max=1.0, help="Minimum share of the view in common. [default: 0.1; loops: probability, 0]"
-        ),
+        Option(min=0.0, max=1.0, help="Minimum share of the view in common. [default: 0.1; loops: probability, 0]"),
     ] = None,
-    loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
-    time_gap: Annotated[float, typer.Option(help="loops: minimum time between two images, in seconds.")] = 30.0,
+    loops: Annotated[bool, Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
+    time_gap: Annotated[float, Option(help="loops: minimum time between two images, in seconds.")] = 30.0,
     json: Json = False,
 ) -> None:
     """Choose image pairs for hloc or COLMAP to match. Far fewer than all possible pairs.
@@ -102,60 +85,49 @@ def pairs(
         _write_loops(database, outputs[0], time_gap, least or 0.0, json)
         return
     other = database if queries is None else open_queries(queries, source, model)
-    made, way = choose_pairs(other, database, by, per_image=per_image, least=0.1 if least is None else least)
+    made, way = choose_pairs(other, database, by or "", per_image=per_image, least=0.1 if least is None else least)
     facts: dict[str, Any] = {"pairs": len(made), "by": way, "images": len(database.images)}
     facts |= {} if other is database else {"queries": len(other.images)}
     for output in outputs:
         facts |= _write_output(output, made, other, database)
-    listed = facts.get("output", STREAM)
+    if STREAM in outputs:
+        return
+    listed = facts.get("output", outputs[0])
     text = f"{listed}: {len(made)} pairs{', all possible pairs' if way == 'exhaustive' else f' by {way}'}"
     then = f"colmap matches_importer --database_path database.db --match_list_path {listed} --match_type pairs"
-    emit(facts, json and STREAM not in outputs, *(() if STREAM in outputs else (text, then)))
+    emit(facts, json, text, then)
 
 
 def _write_output(
     output: Path, made: ImagePairs, queries: DescribedImages, database: DescribedImages
 ) -> dict[str, Any]:
     """Writes pairs or descriptors, by the ending; returns what the result says of it."""
-    if output == STREAM:
-        from covis.field.pairs import pairs_text
+    from covis.field.pairs import pairs_text, write_pairs
 
+    if output == STREAM:
         sys.stdout.write(pairs_text(made, queries.images, database.images))
         return {}
-    if output.suffix == ".h5":
-        import numpy as np
+    if output.suffix != ".h5":
+        write_pairs(output, made, queries.images, database.images)
+        return {"output": str(output)}
+    import numpy as np
 
-        from covis.field.global_features import write_global_features
+    from covis.field.global_features import write_global_features
 
-        sides = [database] if queries is database else [queries, database]
-        names = [side.images.name(i) for side in sides for i in range(len(side.images))]
-        write_global_features(output, names, np.concatenate([side.descriptors() for side in sides]))
-        return {"features": str(output)}
-    from covis.field.pairs import write_pairs
-
-    write_pairs(output, made, queries.images, database.images)
-    return {"output": str(output)}
+    sides = [database] if queries is database else [queries, database]
+    names = [side.images.name(i) for side in sides for i in range(len(side.images))]
+    write_global_features(output, names, np.concatenate([side.descriptors() for side in sides]))
+    return {"features": str(output)}
 
 
 def _write_loops(side: DescribedImages, output: Path, gap_s: float, least: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
-    import numpy as np
-
     from covis.core.files import write_text
-    from covis.field.loops import HEADER, image_times, line, loop_closures, probability
+    from covis.field.loops import HEADER
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
-    times = image_times(side.images, side.path)
-    order = np.argsort(times, kind="stable")
-    closures = loop_closures(_descriptors_in_order(side, order), times[order], gap_s=gap_s)
-
-    def text(loop: LoopClosure, chance: float) -> str:
-        both = int(order[loop.query]), int(order[loop.match])
-        names = side.images.name(both[0]), side.images.name(both[1])
-        return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
-
-    lines = (text(loop, chance) for loop in closures if (chance := probability(loop)) >= least)
+    lines = _loop_lines(side, gap_s, least)
     if output == STREAM:
         print(HEADER, flush=True)
         for row in lines:
@@ -167,7 +139,18 @@ def _write_loops(side: DescribedImages, output: Path, gap_s: float, least: float
     emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
 
 
-def _descriptors_in_order(side: DescribedImages, order: NDArray[np.int64]) -> Iterator[Descriptors]:
-    assert side.describe is not None
-    for start in range(0, len(order), _BLOCK):
-        yield from side.describe(order[start : start + _BLOCK])
+def _loop_lines(side: DescribedImages, gap_s: float, least: float) -> Iterator[str]:
+    import numpy as np
+
+    from covis.field.loops import image_times, line, loop_closures, probability
+
+    describe = side.describe
+    assert describe is not None
+    times = image_times(side.images, side.path)
+    order = np.argsort(times, kind="stable")
+    blocks = (describe(order[start : start + _BLOCK]) for start in range(0, len(order), _BLOCK))
+    for loop in loop_closures((row for block in blocks for row in block), times[order], gap_s=gap_s):
+        if (chance := probability(loop)) >= least:
+            first, second = int(order[loop.query]), int(order[loop.match])
+            names = side.images.name(first), side.images.name(second)
+            yield line(loop, names, (float(times[first]), float(times[second])), chance)

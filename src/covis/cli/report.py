@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
-from covis.cli.options import DataPath, Json, choice_of, existing
+from covis.cli.options import DataPath, Json, existing
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
@@ -15,42 +15,22 @@ from covis.core.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
 
-
 _PICTURES = (".png", ".svg", ".pdf")
-FIGURE_CHOICES = (
-    "recall",
-    "distance",
-    "sizes",
-    "gains",
-    "differences",
-    "activations",
-    "overlap",
-    "training",
-    "batches",
-)
+FigureName = Literal[
+    "recall", "distance", "sizes", "gains", "differences", "activations", "overlap", "training", "batches"
+]
 
 
 @verb("report", section=TRAIN, order=5)
 def report(
     sources: Annotated[
-        list[Path],
-        typer.Argument(callback=existing, help="Folders of `covis evaluate`, or runs with evaluations below."),
+        list[Path], Argument(callback=existing, help="Folders of `covis evaluate`, or runs with evaluations below.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--out", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
+    output: Annotated[Path, Option("-o", "--out", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
     data: DataPath = None,
-    figure: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--figure", ("", *FIGURE_CHOICES)),
-            help=f"Only this figure: {', '.join(FIGURE_CHOICES)} (the last three of runs).",
-        ),
-    ] = "",
-    benchmark: Annotated[
-        str, typer.Option(help="Only evaluations on this benchmark, if runs were scored on several.")
-    ] = "",
-    width: Annotated[
-        float | None, typer.Option(min=0.5, help="Width of a --figure in inches, such as 3.25 for one column.")
-    ] = None,
+    figure: Annotated[FigureName | None, Option(help="Only this figure (the last three are of runs).")] = None,
+    benchmark: Annotated[str, Option(help="Only evaluations on this benchmark, if there are several.")] = "",
+    width: Annotated[float | None, Option(min=0.5, help="Width of a --figure in inches, such as 3.25.")] = None,
     json: Json = False,
 ) -> None:
     """Write a report page: tables, curves, maps, galleries. One self-contained HTML file.
@@ -91,23 +71,22 @@ def report(
 def _group_evaluations(
     sources: list[Path], benchmark: str
 ) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
-    """Evaluations on one benchmark by the name of their configuration, and the runs among the sources by the same names."""
+    """Evaluations on one benchmark by the name of their configuration, and runs among the sources by the same names."""
     from covis.evaluation.configurations import grouped
     from covis.evaluation.result import Evaluation, find_evaluations
 
-    opened = [(source, [Evaluation.open(path) for path in find_evaluations(source)]) for source in sources]
-    known = list(dict.fromkeys(evaluation.benchmark for _, evaluations in opened for evaluation in evaluations))
+    found = [(source, Evaluation.open(path)) for source in sources for path in find_evaluations(source)]
+    known = list(dict.fromkeys(evaluation.benchmark for _, evaluation in found))
     if benchmark and benchmark not in known:
         raise unknown_name("benchmark of these evaluations", benchmark, known)
     if len(known) > 1 and not benchmark:
         raise InputError(f"these were scored on {', '.join(known)}; choose one, such as --benchmark {known[0]}")
-    opened = [
-        (source, [e for e in evaluations if e.benchmark == (benchmark or known[0])]) for source, evaluations in opened
-    ]
-    groups = grouped([evaluation for _, evaluations in opened for evaluation in evaluations])
+    chosen = [(source, evaluation) for source, evaluation in found if evaluation.benchmark == (benchmark or known[0])]
+    groups = grouped([evaluation for _, evaluation in chosen])
     name_of = {id(evaluation): name for name, group in groups.items() for evaluation in group}
     runs: dict[str, list[Path]] = {}
-    for source, evaluations in opened:
-        if (source / "run.json").is_file() and evaluations and id(evaluations[0]) in name_of:
-            runs.setdefault(name_of[id(evaluations[0])], []).append(source)
-    return groups, runs
+    for source, evaluation in chosen:
+        folders = runs.setdefault(name_of.get(id(evaluation), ""), [])
+        if (source / "run.json").is_file() and source not in folders:
+            folders.append(source)
+    return groups, {name: folders for name, folders in runs.items() if name and folders}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from covis.cli.options import Json
 from covis.cli.output import emit
@@ -14,7 +14,7 @@ from covis.cli.verbs import LOCALISE, verb
 
 @verb("sample", section=LOCALISE, order=0)
 def sample(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the photos; made if it does not exist.")],
+    folder: Annotated[Path, Argument(metavar="DIR", help="Folder for the photos; made if it does not exist.")],
     json: Json = False,
 ) -> None:
     """Write sample photos: three walks through a simulated town, and a new walk to locate. Re-run to resume.

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
-from covis.cli.options import Json, PicturesOption, TilesOption, choice_of, existing
+from covis.cli.options import MAKE_A_MAP, Json, PicturesOption, TilesOption, existing, missing
 from covis.cli.output import emit, table
 from covis.cli.verbs import LOCALISE, verb
-from covis.core.errors import InputError, near_path
+from covis.core.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -18,25 +18,17 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @verb("serve", section=LOCALISE, order=3)
 def serve(
     maps: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="MAP...", help="One map or several (covis index), or libraries (covis geotag) to review at /review."
-        ),
+        list[Path], Argument(metavar="MAP...", help="Maps (covis index), or libraries (covis geotag) to review.")
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs --keys or --open.")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8765,
+    host: Annotated[
+        str, Option(help="Address to listen on; others than loopback need --keys or --open.")
+    ] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="0 picks a free one.")] = 8765,
     keys: Annotated[
-        Path | None,
-        typer.Option(callback=existing, help="File of keys (covis keys); every request then needs one."),
+        Path | None, Option(callback=existing, help="File of keys (covis keys); every request then needs one.")
     ] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="Allow requests without a key from anyone who can reach the address.")
-    ] = False,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name that requests may use, such as behind a proxy.")
-    ] = None,
+    open_: Annotated[bool, Option("--open", help="Answer anyone who can reach the address, without keys.")] = False,
+    allow_host: Annotated[list[str] | None, Option(help="Another host name that requests may use.")] = None,
     tiles: TilesOption = "",
     pictures: PicturesOption = None,
     json: Json = False,
@@ -51,18 +43,20 @@ def serve(
     """
     local = host in LOOPBACK
     if not local and keys is None and not open_:
-        raise InputError(
-            f"--host {host} is reachable by others; add --keys FILE, or --open to allow requests without a key"
-        )
+        hint = "add --keys FILE, or --open to allow requests without a key"
+        raise InputError(f"--host {host} is reachable by others; {hint}")
     if keys is not None and open_:
         raise InputError("--keys and --open contradict each other; give one")
     maps = [_map_of(path) for path in maps]
     for path in maps:
         if not path.is_dir():
-            raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
+            raise missing(path, MAKE_A_MAP)
+    from covis.service.app import create_app
+    from covis.service.keys import Keys
+
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
-    app = _app(maps, keys=keys, hosts=hosts, pictures=pictures or (), tiles=tiles)
-    _run(app, host, port, json)
+    opened = None if keys is None else Keys(keys)
+    _run(create_app(maps, keys=opened, hosts=hosts, pictures=pictures or (), tiles=tiles), host, port, json)
 
 
 def _map_of(path: Path) -> Path:
@@ -71,20 +65,6 @@ def _map_of(path: Path) -> Path:
 
     library = map_of(str(path.resolve()), None)
     return library if path.is_dir() and memory_of(library).is_dir() else path
-
-
-def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
-    try:
-        import fastapi
-        import python_multipart
-        import uvicorn
-    except ImportError as error:
-        raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
-    del fastapi, python_multipart, uvicorn
-    from covis.service.app import create_app
-    from covis.service.keys import Keys
-
-    return create_app(maps, keys=None if keys is None else Keys(keys), **options)
 
 
 def _run(app: Any, host: str, port: int, json: bool) -> None:
@@ -96,15 +76,11 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     from covis.core.progress import say
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        listener = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
         raise InputError(f"{host}:{port} cannot be opened ({error.strerror}); choose another --port") from None
-    listener.listen(512)
-    place = f"[{host}]" if ":" in host else host
-    url = f"http://{place}:{listener.getsockname()[1]}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     cache = app.state.server.cache
     photos = {name: len(cache.now(name).map) for name in cache.names}
     emit({"url": url, "maps": photos}, json)
@@ -119,14 +95,10 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
 
 @verb("keys", section=LOCALISE, order=9)
 def keys(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file; it holds hashes only.")],
-    add: Annotated[str, typer.Option(metavar="NAME", help="Make a key for this user, and print it once.")] = "",
-    role: Annotated[
-        str, typer.Option(callback=choice_of("--role", ("read", "write")), help="add: read | write")
-    ] = "read",
-    remove: Annotated[
-        str, typer.Option(metavar="NAME", help="Remove this user's key; a running service refuses it at once.")
-    ] = "",
+    file: Annotated[Path, Argument(metavar="FILE", help="The key file; it holds hashes only.")],
+    add: Annotated[str, Option(metavar="NAME", help="Make a key for this user, and print it once.")] = "",
+    role: Annotated[Literal["read", "write"], Option(help="add: what the key may do.")] = "read",
+    remove: Annotated[str, Option(metavar="NAME", help="Remove this user's key; it is refused at once.")] = "",
     json: Json = False,
 ) -> None:
     """List, make or remove API keys for covis serve.

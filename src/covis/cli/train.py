@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from covis.cli.options import ROLES, Checkpoint, DataPath, Json, RecipeSet, existing_model, known_recipe
 from covis.cli.output import emit
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from covis.images import ImageSet, Split
     from covis.models import ModelConfig
     from covis.training.recipe import Recipe
+    from covis.training.result import Trained
 
 _FINE_TUNE = "fine_tune"
 """The recipe of `covis train --init MODEL` alone."""
@@ -27,34 +27,30 @@ _FINE_TUNE = "fine_tune"
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             callback=known_recipe,
-            help="A name from `covis list recipes`, or a file (.toml, .json). [default with --init: fine_tune]",
+            help="A name of `covis list recipes`, or a file (.toml, .json). [default with --init: fine_tune]",
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Run folder; RUN/model is the trained model.")
-    ] = None,
+    output: Annotated[Path | None, Option("-o", "--out", help="Run folder; RUN/model is the trained model.")] = None,
     data: DataPath = None,
     init: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             callback=existing_model,
-            help="Start from this model or run folder, or name from `covis list models`, instead of the recipe's network. Its last blocks are trained, its "
+            help="Start from this model or run folder, or name of `covis list models`. Its last blocks are trained, its "
             "batch statistics stay fixed, and it is kept unless training improves the validation recall.",
         ),
     ] = None,
     weights: Checkpoint = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of batches and initial weights. [default: 0; of RUN/run.json: the run's]")
+        int | None, Option(help="Seed of batches and initial weights. [default: 0; of run.json: its]")
     ] = None,
     set_: RecipeSet = None,
-    log: Annotated[list[str] | None, typer.Option(help="wandb or mlflow: send scalars there too, repeatable.")] = None,
-    plan: Annotated[bool, typer.Option(help="Say after the second step what the run will take.")] = True,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
+    log: Annotated[list[str] | None, Option(help="wandb or mlflow: send scalars there too, repeatable.")] = None,
+    checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints.")] = 60.0,
     dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the recipe as JSON that `covis train FILE.json` reads back, and stop."),
+        bool, Option("--dry-run", help="Print the recipe as JSON, which is a recipe file, and stop.")
     ] = False,
     json: Json = False,
 ) -> None:
@@ -84,16 +80,14 @@ def train(
     from covis.training.recipe import configure, describe_recipe, recipe_plugins, start_from
 
     start = experiments.get(recipe)
-    if seed is None:
-        seed = _seed_of(recipe)
+    seed = _seed_of(recipe) if seed is None else seed
     if init is not None:
         start = start_from(start, *_given_model(init, weights))
     chosen = configure(start, set_ or [])
-    if dry_run:
+    if output is None or dry_run:
         plugins = recipe_plugins(chosen)
         emit({**({"plugins": plugins} if plugins else {}), **describe_recipe(chosen)}, True)
         return
-    assert output is not None
     roles, others = _roles(data)
     path: Any = given_paths(others, [chosen.dataset]).get(chosen.dataset)
 
@@ -101,28 +95,32 @@ def train(
     from covis.training.run import Resources  # loads torch: after everything that can be checked without it
     from covis.training.run import train as run
 
-    callbacks = [LOGGERS[_tracker(name, LOGGERS)]() for name in log or ()]
-    validation = None
-    if roles:
-        path, validation = _own_photos(roles)
-    resources = Resources(checkpoint_seconds=checkpoint_seconds, plan=plan)
-    trained = run(chosen, output, data=path, seed=seed, resources=resources, validation=validation, callbacks=callbacks)
-    if os.environ.get("RANK", "0") != "0":  # the first process prints the result
-        return
+    for name in log or ():
+        if name not in LOGGERS:
+            raise unknown_name("tracker", name, LOGGERS)
+    path, validation = _own_photos(roles) if roles else (path, None)
+    trained = run(
+        chosen,
+        output,
+        data=path,
+        seed=seed,
+        resources=Resources(checkpoint_seconds=checkpoint_seconds),
+        validation=validation,
+        callbacks=[LOGGERS[name]() for name in log or ()],
+    )
+    if os.environ.get("RANK", "0") == "0":  # the first process prints the result
+        then = f"covis evaluate {output} {_benchmark_of(chosen, others)}"
+        emit(dict(trained), json, _summary(trained, init), then)
+
+
+def _summary(trained: Trained, init: Path | None) -> str:
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
     if trained.best_step == 0:
         best += f"; training did not improve on {init or 'the initial network'}, which is kept"
     bands = {"positive": "ψ ≥ 0.5", "less": "0 < ψ < 0.5", "none": "ψ = 0"}
     shares = ", ".join(f"{share:.0f} % {bands[name]}" for name, share in trained.shares.items())
     seen = f"{trained.pairs} pairs" + (shares and f" ({shares})")
-    summary = f"{trained.model}: {trained.dim} dims, {seen}{best and ', validation' + best}"
-    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen, others)}")
-
-
-def _tracker(name: str, known: Iterable[str]) -> str:
-    if name not in known:
-        raise unknown_name("tracker", name, known)
-    return name
+    return f"{trained.model}: {trained.dim} dimensions, {seen}{best and ', validation' + best}"
 
 
 def _seed_of(recipe: str) -> int:
@@ -155,15 +153,14 @@ def _own_photos(roles: dict[str, Path]) -> tuple[Split, ImageSet | None]:
     return Split(sets["train"], sets["train"]), sets.get("val")
 
 
-def _benchmark_of(recipe: Recipe, data: list[str] | None) -> str:
+def _benchmark_of(recipe: Recipe, data: list[str]) -> str:
     """The recipe's benchmark, or one of its dataset whose ground truth is not hidden, as arguments of `covis evaluate`."""
     from covis.evaluation import BENCHMARKS
 
     dataset = recipe.dataset
     known = [name for name in BENCHMARKS if BENCHMARKS[name].dataset == dataset and not BENCHMARKS[name].hidden]
-    known = [name for name in (recipe.validation, dataset) if name in known] + known
-    chosen = known[0] if known else "BENCHMARK"
-    return " ".join([chosen, *(f"--data {entry}" for entry in data or ())])
+    best = [name for name in (recipe.validation, dataset, *known, "BENCHMARK") if name in (*known, "BENCHMARK")]
+    return " ".join([best[0], *(f"--data {entry}" for entry in data)])
 
 
 def _given_model(path: Path, weights: Path | None) -> tuple[ModelConfig, Path]:

@@ -28,6 +28,11 @@ def set_level(level: int) -> None:
     _level = level
 
 
+def is_verbose() -> bool:
+    """Whether -v asks for details."""
+    return _level == VERBOSE
+
+
 def say(message: str) -> None:
     """One line of information."""
     if _level != QUIET:

@@ -159,7 +159,7 @@ class Answer:
         if self.position is None:
             return self.note if self.unusable else f"no match: {self.note}"
         radius = self.position.radius_m
-        within = "" if radius is None else f", within {_metres(radius)}"
+        within = "" if radius is None else f", within {metres(radius)}"
         spot = where(self.position.place)
         if self.probability is None:
             return f"best guess {spot}{within}; no probability: {self.note}"
@@ -178,11 +178,6 @@ class Answer:
         return [visible(line) for line in (f"{printable(self.photo)}: {self.verdict}", *rows)]
 
     @property
-    def reordered(self) -> bool:
-        """Whether agreement, not descriptor distance, put the first match first."""
-        return any(match.distance < self.matches[0].distance for match in self.matches[1:])
-
-    @property
     def in_map(self) -> bool:
         """Whether the map has this very picture; probabilities hold only for new photos."""
         return any(match.distance < _SAME_PICTURE for match in self.matches)
@@ -190,13 +185,6 @@ class Answer:
 
 _SAME_PICTURE = 1e-3
 """Distance of descriptors below which two pictures are one; in float32, that of a picture to itself is up to 5e-4."""
-
-
-ORDER = (
-    "match 1 is the one whose place the other matches agree with most, "
-    "the others follow by probability, or by distance between descriptors where there is none"
-)
-"""What the order of matches means."""
 
 
 ABSENT = "not in this map"
@@ -252,7 +240,8 @@ def significant(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.5g}")
 
 
-def _metres(length: float) -> str:
+def metres(length: float) -> str:
+    """A length for people."""
     return f"{length:.0f} m" if length < 1000 else f"{length / 1000:.1f} km"
 
 

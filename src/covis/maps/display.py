@@ -65,7 +65,7 @@ class MapView:
         if answer.matches:
             best = answer.matches[0]
             facts |= {"best match": best.image, "at": where(best.place)}
-            pictures.append(Thumbnails(self.images.root).of(best.file, _CARD_PIXELS))
+            pictures.append(Thumbnails(self.images.root, _CARD_PIXELS).of(best.file))
         return card(printable(answer.photo), facts, pictures=[p for p in pictures if p])
 
     def show(self, answer: Answer) -> Path:

@@ -17,7 +17,7 @@ from covis.core.files import write_text
 from covis.core.progress import warn
 from covis.core.tables import counted
 from covis.images import ImageSet
-from covis.maps.answers import Answer, Match, Place, match_facts, printable
+from covis.maps.answers import Answer, Match, Place, match_facts, printable, significant
 from covis.maps.locating import places_of
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
@@ -25,7 +25,9 @@ from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
 from covis.web.thumbnails import data_url
 from covis.web.tiles import parse_tiles
 
-_THUMBNAIL_PIXELS = 400
+_PIXELS = ((100, 400), (1000, 256))
+"""Up to how many pictures they are how large, so that a page of a thousand answers stays below 25 MB."""
+_LEAST_PIXELS = 160
 _PLACES = 20_000
 """Most photos of the map that a page shows as dots."""
 _PICTURES = 400
@@ -45,8 +47,8 @@ def write_answers(
     lead = f"{of}{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
     files = {match.file for answer in answers for match in answer.matches}
     earth = bool(images.poses.frame)
-    entries = [_entry(answer, earth) for answer in answers]
-    thumbnails = Thumbnails(images.root, pictures)
+    thumbnails = Thumbnails(images.root, _pixels(len(answers) + len(files)), pictures)
+    entries = [_entry(answer, earth, thumbnails.pixels) for answer in answers]
     shown = {printable(file): thumbnails.of(file) for file in sorted(files)}
     _write_page(path, "Where these photos were taken", lead, entries, images, thumbnails=shown, tiles=tiles)
     thumbnails.tell(path)
@@ -64,7 +66,7 @@ def write_map(
     """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
     lead = f"{counted(len(images), 'photo')} in {counted(len(np.unique(images.group)), 'group')}."
     shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
-    earth, thumbnails = bool(images.poses.frame), Thumbnails(images.root, pictures)
+    earth, thumbnails = bool(images.poses.frame), Thumbnails(images.root, _pixels(len(shown)), pictures)
     entries: list[dict[str, Any]] = [
         {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
          "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
@@ -103,13 +105,14 @@ def _write_page(
     write_text(path, page)
 
 
-def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
-    """One photo for the page's script and template."""
+def _entry(answer: Answer, earth: bool, pixels: int) -> dict[str, Any]:
+    """One photo for the page's script."""
     position = None if answer.absent else answer.position
     return {
         "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
         "tone": "none" if position is None else "sure" if answer.confident else "unsure",
-        "thumbnail": data_url(answer.photo if answer.view is None else answer.view.photo, _THUMBNAIL_PIXELS),
+        "p": significant(answer.probability),
+        "thumbnail": data_url(answer.photo if answer.view is None else answer.view.photo, pixels),
         "at": None if position is None else _at(position.place, earth),
         "heading": None if position is None else position.place.heading,
         "radius_m": None if position is None else position.radius_m,
@@ -142,19 +145,25 @@ def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
     ]
 
 
+def _pixels(count: int) -> int:
+    """How large each of so many pictures is."""
+    return next((pixels for most, pixels in _PIXELS if count <= most), _LEAST_PIXELS)
+
+
 class Thumbnails:
     """Small pictures of a map's photos that may be shown; how many may not is reported once."""
 
-    def __init__(self, map_path: Path, pictures: Sequence[Path] = ()) -> None:
+    def __init__(self, map_path: Path, pixels: int, pictures: Sequence[Path] = ()) -> None:
+        self.pixels = pixels
         self.pictures = Pictures.of(map_path, pictures)
         self.hidden: list[Path] = []
 
-    def of(self, file: Path, pixels: int = _THUMBNAIL_PIXELS) -> str:
+    def of(self, file: Path) -> str:
         """As a data URL; empty where it may not be shown."""
         if not self.pictures.shows(file):
             self.hidden += [file] if file.name and file.is_file() else []
             return ""
-        return data_url(file, pixels)
+        return data_url(file, self.pixels)
 
     def tell(self, page: Path) -> None:
         """Warns of photos without a picture."""

@@ -5,7 +5,7 @@
   const byId = (id) => document.getElementById(id);
   const source = byId("data") ? fileSource(JSON.parse(byId("data").textContent)) : await serverSource();
   const { data } = source;
-  const { colour, element, pin } = PlaceMap;
+  const { colour, element, percent, pin } = PlaceMap;
   const PAGE = 40;
   const entries = data.entries.map((entry, i) => ({ ...entry, i, decision: "", moved: null }));
   let shown = [], current = -1, moving = false;
@@ -18,7 +18,6 @@
   const tone = (entry) => entry.decision || (entry.at ? (entry.confident ? "sure" : "unsure") : "none");
   const paint = { accept: "sure", reject: "wrong", sure: "here", unsure: "unsure", none: "place" };
   const paints = Object.fromEntries(Object.entries(paint).map(([name, of]) => [name, colour(of)]));
-  const percent = (p) => `${Math.min(99, Math.max(1, Math.round(100 * p)))} %`;
   const told = (entry) => !at(entry) ? entry.note || "no suggestion"
     : entry.moved ? "pin set by hand" : `${entry.p === null ? "" : percent(entry.p) + " likely, "}by ${entry.by}`;
   const markers = entries.map(() => null);

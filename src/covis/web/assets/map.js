@@ -68,5 +68,32 @@ const PlaceMap = (() => {
   // Leaflet takes strings as markup, so a name is given to it as an element.
   const tooltip = (layer, text) => layer.bindTooltip(element("span", {}, text));
 
-  return { colour, create, element, pin, tooltip, unit, wedge };
+  // What else pages share: shares, pictures with captions, ways to take a position elsewhere.
+  const percent = (share) => `${Math.min(99, Math.max(1, Math.round(100 * share)))}\u00a0%`; // no estimate is 0 or 100
+
+  const picture = (source, alt) => (source ? element("img", { src: source, alt }) : element("span", { class: "gone" }, "no picture"));
+
+  const figure = (source, alt, caption, kind = "") => element("figure", { class: kind }, picture(source, alt), element("figcaption", {}, caption));
+
+  async function copy(text) {
+    try { await navigator.clipboard.writeText(text); } catch { // a page opened from a file may be refused
+      const area = element("textarea", {}, text);
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+  }
+
+  function links(latitude, longitude) {
+    const [lat, lon] = [latitude, longitude].map((degrees) => degrees.toFixed(6));
+    const away = (text, href) => element("a", { href, target: "_blank", rel: "noopener noreferrer" }, text);
+    return [
+      away("OpenStreetMap", `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=18/${lat}/${lon}`),
+      away("geo: link", `geo:${lat},${lon}`),
+      element("button", { type: "button", class: "copy", onclick: () => copy(`${lat}, ${lon}`) }, "copy position"),
+    ];
+  }
+
+  return { colour, copy, create, element, figure, links, percent, picture, pin, tooltip, unit, wedge };
 })();

@@ -2,13 +2,8 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
 
-  // Tables, copied as text
-  async function copy(text) {
-    try { await navigator.clipboard.writeText(text); } catch { // a page opened from a file may be refused
-      const area = document.createElement("textarea");
-      area.value = text; document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
-    }
-  }
+  const { colour, copy, element, figure } = PlaceMap;
+
   for (const button of document.querySelectorAll("button[data-copy]")) {
     button.addEventListener("click", async () => {
       button.dataset.copied = button.dataset.words;
@@ -19,7 +14,6 @@
   }
 
   // The map of correct and wrong queries, linked to the gallery
-  const { colour, element } = PlaceMap;
   const { queries, places, models, thumbs, gallery: step } = data.map;
   const byId = (id) => document.getElementById(id);
   const map = PlaceMap.create("query-map", { earth: false, keyboard: false, scrollWheelZoom: false });
@@ -40,10 +34,8 @@
         .on("mouseover", () => show(i)).on("click", () => pick(i, true)).addTo(dots);
     });
   }
-  function shot(source, text, frame, name) {
-    const photo = source ? element("img", { src: source, alt: text + (name ? `: ${name}` : "") }) : element("div", { class: "none" }); // only some photos are in the page
-    return element("figure", { class: frame }, photo, element("figcaption", {}, text));
-  }
+  // only some photos are in the page
+  const shot = (source, text, kind, name = "") => figure(source, text + (name && `: ${name}`), text, kind);
   const rank = (a, none) => (a.rank ? `first correct match at rank ${a.rank}` : none);
   function show(i) {
     chosen = i;

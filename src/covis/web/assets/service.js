@@ -2,7 +2,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const state = { maps: [], map: null, plane: null, files: [], answers: null, area: null, drawing: null, view: "answers", pictures: new Map() };
-  const { colour, element: make } = PlaceMap;
+  const { colour, element: make, percent } = PlaceMap;
   const { call } = CovisServer;
 
   const base = () => `v1/maps/${encodeURIComponent(state.map.name)}`;
@@ -32,7 +32,6 @@
 
   // Elements
 
-  const percent = (share) => `${Math.min(99, Math.max(1, Math.round(100 * share)))}\u00a0%`;  // no estimate is 0 or 100
   function say(text, bad = false) {
     $("status").textContent = text;
     $("status").classList.toggle("bad", bad);
@@ -86,7 +85,7 @@
   const SHOWN = 60;  // photos of the gallery at a time
   function showGallery(from) {
     const cells = state.photos.slice(from, from + SHOWN).map((photo) => {
-      const button = make("button", { type: "button", onclick: () => { state.plane.setView(spot(photo), state.map.on_earth ? 19 : 3); showPhoto(photo); } }, make("span", { class: "gone" }, "…"), make("span", {}, photo.image));
+      const button = make("button", { type: "button", onclick: () => { state.plane.setView(spot(photo), state.map.on_earth ? 19 : 3); showPhoto(photo); } }, make("span", { class: "gone" }, "…"), make("span", { class: "name", title: photo.image }, photo.image.split("/").pop()));
       return make("li", {}, button);
     });
     if (from === 0) $("gallery").replaceChildren();
@@ -186,14 +185,19 @@
       make("span", {}, make("span", { class: `verdict ${judged.sure ? "sure" : "unsure"}` }, judged.text), make("span", { class: "small" }, answer.photo),
         make("span", { class: "small" }, judged.doubt)));
     const matches = answer.matches.map((match, rank) => matchCell(answer, number, match, rank));
-    const links = !place || !state.map.on_earth ? [] : [make("a", { class: "small", rel: "noreferrer", target: "_blank", href: `https://www.openstreetmap.org/?mlat=${place.lat}&mlon=${place.lon}#map=19/${place.lat}/${place.lon}` }, "Open in OpenStreetMap")];
+    const links = place && state.map.on_earth ? [make("p", { class: "links" }, ...PlaceMap.links(place.lat, place.lon))] : [];
     if (place) pins(answer, number);
     return make("article", { class: "answer", id: `answer-${number}`, "aria-label": answer.photo }, head, ...links, make("ol", { class: "matches", "aria-label": "matches", tabindex: "0" }, ...matches));
   }
+  const facts = (match) => [
+    ...(match.overlap === null ? [] : [`overlap ${percent(match.overlap)}`]),
+    ...(match.probability === null ? [] : [`${percent(match.probability)} likely correct`]),
+    `distance ${match.distance.toFixed(3)}`,
+  ];
   function matchCell(answer, number, match, rank) {
-    const shares = [match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely correct`].filter(Boolean);
     const hole = make("span", { class: "gone" }, "…");
-    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", { title: match.image }, `${rank + 1}. ${match.image.split("/").pop()}`), ...(shares.length ? shares : [`distance ${match.distance.toFixed(3)}`]).map((text) => make("span", {}, text)));
+    const name = make("span", { class: "name", title: match.image }, `${rank + 1}. ${match.image.split("/").pop()}`);
+    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, name, ...facts(match).slice(0, 2).map((text) => make("span", {}, text)));
     picture(match.image, 160).then(({ url, why }) => hole.replaceWith(url ? make("img", { src: url, alt: "" }) : gone(why)));
     return make("li", {}, button);
   }
@@ -222,7 +226,7 @@
     $("left").src = state.urls[number]; $("left").alt = `the photo ${answer.photo}`;
     $("left-text").textContent = answer.photo;
     $("right").removeAttribute("src"); $("right").alt = `the match ${match.image}`;
-    $("right-text").textContent = [match.image, match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely correct`, `distance ${match.distance.toFixed(3)}`].filter(Boolean).join(" · ");
+    $("right-text").textContent = [match.image, ...facts(match)].join(" · ");
     $("compare").showModal();
     const { url } = await picture(match.image, 1024);
     if (url) $("right").src = url;
@@ -305,7 +309,7 @@
     }
     const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
     $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("place", "photos and where they look")]));
-    if (view === "photos") { say(`${state.map.photos} photos in ${state.map.groups ?? "?"} groups`); showAll(); }
+    if (view === "photos") { say(`${state.map.photos} photos, groups: ${state.map.groups}`); showAll(); }
   }
   function openMap(name) {
     state.map = state.maps.find((map) => map.name === name);
