@@ -12,8 +12,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
-import stat
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -73,27 +71,15 @@ def create(
         raise InputError(f"{path} already exists and is not a folder; choose another output or remove it")
     if path.exists() and not replace and any(path.iterdir()):
         raise InputError(f"{path} already exists; choose another output or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.clear_partials(path)
-    draft = Draft(files.partial_name(path), dict(facts or {}))
-    draft.path.mkdir()
-    try:
-        with files.with_path_in_errors(path), files.held(draft.path):
-            yield draft
-            _seal(draft, kind, durable)
-            files.replace_folder(draft.path, path)
-    except BaseException:
-        shutil.rmtree(draft.path, ignore_errors=True)
-        raise
-
-
-def _seal(draft: Draft, kind: str, durable: bool) -> None:
-    inside = {f.relative_to(draft.path).as_posix(): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
-    for file in inside.values() if durable else ():
-        files.sync(file)
-    for folder in sorted({f.parent for f in inside.values()} if durable else set()):
-        files.sync(folder)
-    write_manifest(draft.path, kind, draft.facts, {name: file_entry(f) for name, f in inside.items()})
+    with files.draft_folder(path) as folder:
+        draft = Draft(folder, dict(facts or {}))
+        yield draft
+        inside = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+        for place in [*inside, *sorted({file.parent for file in inside})] if durable else ():
+            files.sync(place)
+        entries = {file.relative_to(folder).as_posix(): file_entry(file) for file in inside}
+        write_manifest(folder, kind, draft.facts, entries)
+        files.replace_folder(folder, path)
 
 
 def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
@@ -105,9 +91,6 @@ def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], entries: Map
 def file_entry(path: Path) -> dict[str, Any]:
     """The entry of a file in a manifest."""
     return {"sha256": files.sha256(path), "bytes": path.stat().st_size}
-
-
-_HEAD = {"kind": str, "schema": int, "files": dict}
 
 
 def open_manifest(
@@ -123,49 +106,50 @@ def open_manifest(
     """The manifest of the artefact at `path`, after checking its kind, its `facts` (key → type) and its files.
 
     With `verify` every file is checked against its checksum; without it, only small files, and larger ones that
-    changed since they were last read on this machine, or were so a week ago. `written`: this process has just written it, so only sizes are
-    compared. Without `links`, any link inside it is refused. Files in the folders `skip` are not checked.
+    changed since they were last checked on this machine, or were so a week ago. `written`: this process has just
+    written it, so only sizes are compared. Without `links`, any link inside it is refused. Files in the folders `skip`
+    are not checked.
     """
     path = Path(path)
     files.finish_interrupted_replace(path)
+    if not links:
+        _refuse_links(path)
     remedy = f"make {path} again"
     if not (path / MANIFEST).is_file():
         raise InputError(f"{path} is not a covis {kind} (no {MANIFEST}); check the path")
-    content, sealed = files.read_sealed(path / MANIFEST, remedy)
-    manifest = files.checked(path / MANIFEST, content, {"kind": str}, remedy)
+    manifest = files.checked(
+        path / MANIFEST, files.read_json(path / MANIFEST, remedy, sealed=True), {"kind": str}, remedy
+    )
     if manifest["kind"] != kind:
         raise InputError(f"{path} holds a {manifest['kind']!r}, not a {kind!r}; check the path")
-    if not sealed:
-        raise Damaged(f"{path / MANIFEST} is damaged or was edited (its checksum is gone); {remedy}")
     if manifest.get("schema") != _SCHEMA:
         raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {_SCHEMA}; make it again")
-    files.checked(path / MANIFEST, manifest, {**_HEAD, **(facts or {})}, remedy)
+    files.checked(path / MANIFEST, manifest, {"files": dict, **(facts or {})}, remedy)
     for name, entry in manifest["files"].items():
         files.checked(path / MANIFEST, entry, {"sha256": str, "bytes": int}, remedy)
         if name.split("/")[0] not in skip:
-            _check_file(path, name, entry, verify, links, written)
-    if not links:
-        _refuse_links(path)
+            _check_file(path, name, entry, verify, written)
     return manifest
 
 
-def _check_file(path: Path, name: str, entry: Mapping[str, Any], verify: bool, links: bool, written: bool) -> None:
+def _check_file(path: Path, name: str, entry: Mapping[str, Any], verify: bool, written: bool) -> None:
     """Refuses a file of an artefact that is not what was written, or not inside it."""
     file = path / name
     if name.startswith(("/", "\\")) or ".." in Path(name).parts or "\0" in name:
         raise InputError(f"{path} names {name!r}, which is outside it; do not trust where it came from")
-    try:
-        status = file.stat() if links else file.lstat()
-    except OSError:
-        raise Damaged(f"{file} is missing; make {path} again") from None
-    if not links and stat.S_ISLNK(status.st_mode):
-        raise InputError(f"{file} is a link; covis reads nothing outside {path}: put the file itself there")
-    if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
+    if not file.exists():
+        raise Damaged(f"{file} is missing; make {path} again")
+    if not file.is_file() or file.stat().st_size != entry["bytes"]:
         raise Damaged(f"{file} is cut short or another file; make {path} again")
-    if written or (not verify and entry["bytes"] > SMALL_BYTES and _remembered(file) == entry["sha256"]):
+    if written:
         return
-    if _hashed(file, entry["bytes"] > SMALL_BYTES) != entry["sha256"]:
+    note = _note_of(file, entry["sha256"]) if entry["bytes"] > SMALL_BYTES else None
+    if note is not None and not verify and _is_recent(note):
+        return
+    if files.sha256(file) != entry["sha256"]:
         raise Damaged(f"{file} is damaged (SHA-256 differs from its manifest); make {path} again")
+    if note is not None and abs(time.time() - file.stat().st_mtime) > _SETTLED_S:
+        _write_note(note)
 
 
 def _refuse_links(path: Path) -> None:
@@ -175,32 +159,25 @@ def _refuse_links(path: Path) -> None:
             raise InputError(f"{place} is a link; covis reads nothing outside {path}: put the file itself there")
 
 
-def _hashed(file: Path, remember: bool) -> str:
-    """SHA-256 of a file; with `remember` it is noted together with the file's stamp, unless that may still change."""
-    before = files.stamp(file)
-    digest = files.sha256(file)
-    if remember and files.stamp(file) == before and abs(time.time() - before.mtime_ns / 1e9) > _SETTLED_S:
-        with contextlib.suppress(OSError):
-            note = {"path": str(file.resolve()), "stamp": list(before), "sha256": digest, "checked": time.time()}
-            files.write_json(_note(file), note)
-    return digest
+def _note_of(file: Path, digest: str) -> Path:
+    """The note that a file, with the stamp that it has now, was found to have this SHA-256."""
+    key = fingerprint(os.fsencode(file.resolve()), list(files.stamp(file)), digest)
+    return machine.cache_folder() / "verified" / key
 
 
-def _remembered(file: Path) -> str | None:
-    """The SHA-256 noted for a file with this stamp; None if there is no such note, or it cannot be read."""
+def _is_recent(note: Path) -> bool:
     try:
-        note = files.read_json(_note(file))
-    except InputError:
-        return None
-    if not isinstance(note, dict) or note.get("path") != str(file.resolve()):
-        return None
-    checked, stamp = note.get("checked"), list(files.stamp(file))
-    recent = isinstance(checked, int | float) and abs(time.time() - checked) < _TRUSTED_S
-    return str(note.get("sha256")) if recent and note.get("stamp") == stamp else None
+        return time.time() - note.stat().st_mtime < _TRUSTED_S
+    except OSError:
+        return False
 
 
-def _note(file: Path) -> Path:
-    return machine.cache_folder() / "verified" / f"{fingerprint(os.fsencode(file.resolve()))}.json"
+def _write_note(note: Path) -> None:
+    """Writes a note and clears old ones; a cache that cannot be written costs another look only."""
+    with contextlib.suppress(OSError):
+        files.write_bytes(note, b"")
+        for other in [other for other in note.parent.iterdir() if not _is_recent(other)]:
+            other.unlink()
 
 
 @contextlib.contextmanager

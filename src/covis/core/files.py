@@ -1,8 +1,9 @@
 """Files of covis: written whole or not at all, hashed, and checked when they are read.
 
-`replacing` is the only way in which covis puts a file in place: an exclusive temporary file beside it, synced, renamed,
-and the folder synced, so that a reader or a power failure sees the old file or the new one. JSON objects carry a
-checksum of themselves, manifests (`covis.core.artifacts`) those of the files beside them.
+`replacing` is the only way in which covis puts a file in place, `draft_folder` and `replace_folder` a folder: a temporary
+one beside it, synced, renamed, and its parent synced, so that a reader or a power failure sees the old one or the new
+one. A temporary one is locked while it is written; the next write of its name removes those of dead processes. JSON
+objects carry a checksum of themselves, manifests (`covis.core.artifacts`) those of the files beside them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,7 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import sys
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,20 +29,13 @@ from covis.core.errors import Damaged
 from covis.core.foreign import first_line, open_regular, read_bounded
 from covis.core.locking import LOCK
 
-MAX_JSON_BYTES = 1 << 30
+_MAX_JSON_BYTES = 1 << 30
 """Larger JSON files are refused before they are read."""
-_NAME_BYTES = 180
-"""How much of a name goes into the name of its temporary file: file systems allow 255 bytes."""
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial(\.\w+)?$")
-BAD_ARRAY = (
-    ValueError, EOFError, KeyError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError, NotImplementedError,
-    tokenize.TokenError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-"""What numpy raises on a damaged file."""
 
 
 @contextlib.contextmanager
-def with_path_in_errors(path: Path) -> Iterator[None]:
+def _path_in_errors(path: Path) -> Iterator[None]:
     """Makes write errors that name no file (a full disk, numpy's short writes) name `path`."""
     try:
         yield
@@ -61,21 +51,19 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
 
     The target of a link is replaced, not the link. Pipes and devices such as /dev/stdout are written to as they are.
     """
-    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
+    path = _target_of(path)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         yield path
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    clear_partials(path)
-    partial = partial_name(path, path.suffix)
+    partial = _new_partial(path, path.suffix)
     try:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
     except OSError as error:  # it names the temporary file, which means nothing to the user
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
-        with with_path_in_errors(path):
+        with _path_in_errors(path):
             _hold(handle)
             yield partial
             if durable:
@@ -88,64 +76,39 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
         partial.unlink(missing_ok=True)
 
 
-def write_text(path: Path | str, content: str) -> None:
-    """Writes UTF-8; a reader sees the old file or the new one. Names that are no UTF-8 keep their bytes."""
-    with replacing(path) as partial:
-        partial.write_text(content, encoding="utf-8", errors="surrogateescape", newline="")
-
-
-def write_bytes(path: Path | str, content: bytes, *, mode: int = 0o666) -> None:
-    """Writes bytes; a reader sees the old file or the new one."""
-    with replacing(path, mode=mode) as partial:
-        partial.write_bytes(content)
-
-
-def write_json(path: Path | str, value: Any, *, sealed: bool = True, mode: int = 0o666) -> None:
-    """Writes JSON; a reader sees the old file or the new one. An object carries a checksum of itself if `sealed`."""
-    plain = json.loads(json.dumps(value, ensure_ascii=False, default=str))
-    if isinstance(plain, dict) and sealed:
-        plain = {**plain, SEAL: seal_of(plain)}
-    content = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
-    try:
-        write_bytes(path, content.encode("utf-8"), mode=mode)
-    except UnicodeEncodeError:  # a file name that is no UTF-8
-        write_bytes(path, (json.dumps(plain, indent=2) + "\n").encode("ascii"), mode=mode)
-
-
 @contextlib.contextmanager
-def writing_hdf5(path: Path | str, **options: Any) -> Iterator[Any]:
-    """An h5py file in memory that becomes `path` once it is whole.
-
-    HDF5 that cannot flush a file because the disk is full takes the whole process down, so it never sees the disk.
-    """
-    import h5py
-
-    with h5py.File(Path(path).name or "memory", "w", driver="core", backing_store=False, **options) as file:
-        yield file
-        file.flush()
-        write_bytes(path, file.id.get_file_image())
+def draft_folder(path: Path) -> Iterator[Path]:
+    """An empty temporary folder beside `path`, which goes with all that is in it unless it was moved."""
+    draft = _new_partial(path)
+    draft.mkdir()
+    handle = None if sys.platform == "win32" else os.open(draft, os.O_RDONLY)
+    try:
+        with _path_in_errors(path):
+            if handle is not None:
+                _hold(handle)
+            yield draft
+    finally:
+        if handle is not None:
+            os.close(handle)
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Moves the folder `source` to `target` atomically, also over an existing folder, which is then removed.
+    """Moves the folder `source` to `target` atomically; an existing folder is then at `source`, or gone.
 
     Where the system cannot exchange two names, the old folder waits as `.NAME.old` between two renames, and
     `finish_interrupted_replace` puts it back if the process dies in between.
     """
     if not target.exists():
         source.rename(target)
+    elif not _exchange(source, target):
+        old = _old(target)
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+        source.rename(target)
         sync(target.parent)
-        return
-    if _exchange(source, target):
-        sync(target.parent)
-        shutil.rmtree(source, ignore_errors=True)
-        return
-    old = _old(target)
-    shutil.rmtree(old, ignore_errors=True)
-    target.rename(old)
-    source.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
     sync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def finish_interrupted_replace(target: Path) -> None:
@@ -156,7 +119,7 @@ def finish_interrupted_replace(target: Path) -> None:
 
 
 def _old(target: Path) -> Path:
-    return target.with_name(f".{target.name[:_NAME_BYTES]}.old")
+    return target.with_name(f".{_short(target)}.old")
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -170,58 +133,49 @@ def _exchange(one: Path, other: Path) -> bool:
     return False
 
 
-def partial_name(path: Path, suffix: str = "") -> Path:
-    """A new temporary name for what will become `path`."""
-    short = os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])
-    return path.with_name(f".{short}.{secrets.token_hex(8)}.partial{suffix if len(suffix) < 16 else ''}")
+def _target_of(path: Path | str) -> Path:
+    """What a link leads to, also where that does not exist."""
+    return Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
 
 
-def is_partial(path: Path) -> bool:
-    """Whether a name is one that `partial_name` gives."""
+def _short(path: Path) -> str:
+    """As much of a name as fits into the name of a temporary file: file systems allow 255 bytes."""
+    return os.fsdecode(os.fsencode(path.name)[:180])
+
+
+def _new_partial(path: Path, suffix: str = "") -> Path:
+    """A new temporary name for what will become `path`; the temporary files of dead processes for it are removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_partials(path.parent, f".{_short(path)}.")
+    return path.with_name(f".{_short(path)}.{secrets.token_hex(8)}.partial{suffix if len(suffix) < 16 else ''}")
+
+
+def clear_partials(folder: Path, start: str = ".") -> None:
+    """Removes the temporary files and folders in `folder`, of names with that start, that no process writes any more."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(start) and is_partial(entry) and not entry.is_symlink():
+                _clear_partial(Path(entry.path))
+
+
+def _clear_partial(partial: Path) -> None:
+    with contextlib.suppress(OSError):
+        handle = os.open(partial, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        try:
+            if _hold(handle):
+                shutil.rmtree(partial) if partial.is_dir() else partial.unlink()
+        finally:
+            os.close(handle)
+
+
+def is_partial(path: Path | os.DirEntry[str]) -> bool:
+    """Whether a name is that of a temporary file or folder."""
     return _PARTIAL.match(path.name) is not None
 
 
 def is_transient(path: Path) -> bool:
     """Whether a file is a lock or a temporary one: all that is left by a process killed before it wrote anything."""
     return path.name == LOCK or is_partial(path)
-
-
-def clear_partials(path: Path) -> None:
-    """Removes what dead processes left behind while writing `path`; what is being written now stays."""
-    start = f".{os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])}."
-    with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
-        stale = [Path(e.path) for e in entries if e.name.startswith(start) and _PARTIAL.match(e.name)]
-        for partial in stale:
-            if partial.name[len(start) :].count(".") <= 2:  # not that of another file whose name begins the same way
-                clear_partial(partial)
-
-
-def clear_partial(partial: Path) -> None:
-    """Removes a temporary file or folder unless a process still writes it; links are left alone."""
-    with contextlib.suppress(OSError):
-        handle = os.open(partial, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        try:
-            if _hold(handle):
-                if stat.S_ISDIR(os.fstat(handle).st_mode):
-                    shutil.rmtree(partial, ignore_errors=True)
-                else:
-                    partial.unlink(missing_ok=True)
-        finally:
-            os.close(handle)
-
-
-@contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Marks a temporary folder as being written, so that `clear_partials` of another process leaves it."""
-    if sys.platform == "win32":
-        yield
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        _hold(handle)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _hold(handle: int) -> bool:
@@ -253,6 +207,40 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def write_text(path: Path | str, content: str) -> None:
+    """Writes UTF-8; a reader sees the old file or the new one. Names that are no UTF-8 keep their bytes."""
+    write_bytes(path, content.encode("utf-8", "surrogateescape"))
+
+
+def write_bytes(path: Path | str, content: bytes, *, mode: int = 0o666) -> None:
+    """Writes bytes; a reader sees the old file or the new one."""
+    with replacing(path, mode=mode) as partial:
+        partial.write_bytes(content)
+
+
+def write_json(path: Path | str, value: Any, *, mode: int = 0o666) -> None:
+    """Writes JSON, an object with a checksum of itself; a reader sees the old file or the new one."""
+    plain = json.loads(json.dumps(value, default=str))
+    if isinstance(plain, dict):
+        plain = {**plain, _SEAL: _seal_of(plain)}
+    content = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+    write_bytes(path, content.encode("utf-8", "backslashreplace"), mode=mode)  # as JSON escapes a name that is no UTF-8
+
+
+@contextlib.contextmanager
+def writing_hdf5(path: Path | str, **options: Any) -> Iterator[Any]:
+    """An h5py file in memory that becomes `path` once it is whole.
+
+    HDF5 that cannot flush a file because the disk is full takes the whole process down, so it never sees the disk.
+    """
+    import h5py
+
+    with h5py.File(Path(path).name or "memory", "w", driver="core", backing_store=False, **options) as file:
+        yield file
+        file.flush()
+        write_bytes(path, file.id.get_file_image())
+
+
 class Stamp(NamedTuple):
     """What changes when a file does: bytes, time of writing, file number, time of any change."""
 
@@ -274,33 +262,30 @@ def sha256(path: Path | str) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-SEAL = "covis_checksum"
+_SEAL = "covis_checksum"
 """The key under which a JSON object that covis wrote carries a checksum of itself."""
 
 
-def seal_of(value: Mapping[str, Any]) -> str:
-    """The checksum that a JSON object carries of everything else in it."""
-    plain = {k: v for k, v in value.items() if k != SEAL}
+def _seal_of(value: Mapping[str, Any]) -> str:
+    plain = {k: v for k, v in value.items() if k != _SEAL}
     return hashlib.sha256(json.dumps(plain, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
 
-def read_json(path: Path | str, remedy: str = "check the file") -> Any:
-    """Reads JSON; what cannot be read, or differs from the checksum that it carries, is an error that names the file."""
-    return read_sealed(path, remedy)[0]
+def read_json(path: Path | str, remedy: str = "check the file", *, sealed: bool = False) -> Any:
+    """Reads JSON; what cannot be read, or differs from the checksum that it carries, is an error that names the file.
 
-
-def read_sealed(path: Path | str, remedy: str = "check the file") -> tuple[Any, bool]:
-    """Like `read_json`, and whether there was a checksum."""
+    sealed: an object without a checksum is an error too.
+    """
     try:
-        value = json.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
+        value = json.loads(read_bounded(path, _MAX_JSON_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise Damaged(f"{path} cannot be read as JSON ({first_line(error)}); {remedy}") from None
-    if isinstance(value, dict) and SEAL in value:
-        if value[SEAL] != seal_of(value):
+    if isinstance(value, dict) and _SEAL in value:
+        if value.pop(_SEAL) != _seal_of(value):
             raise Damaged(f"{path} is damaged or was edited (its checksum differs); {remedy}")
-        del value[SEAL]
-        return value, True
-    return value, False
+    elif sealed:
+        raise Damaged(f"{path} is damaged or was edited (its checksum is gone); {remedy}")
+    return value
 
 
 def read_record(path: Path | str, kinds: Mapping[str, Any], remedy: str = "make it again") -> dict[str, Any]:
@@ -336,36 +321,36 @@ def load_array(
     kinds: letters of numpy kinds that it may have (`f`, `iu`, `S`); empty: any. shape: None in it means any length.
     mapped: memory-mapped, read-only.
     """
-    try:
-        with open_regular(path):
-            pass
+    with _loading(path, remedy):
         array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except BAD_ARRAY as error:
-        raise Damaged(f"{path} cannot be read as an array ({first_line(error)}); {remedy}") from None
     if not isinstance(array, np.ndarray):
         raise Damaged(f"{path} holds several arrays, not one; {remedy}")
-    return _fitting(path, "", array, kinds, shape, remedy)
+    return _fitting(str(path), array, kinds, shape, remedy)
 
 
 def load_arrays(
     path: Path | str, kinds: Mapping[str, tuple[str, Shape | None]], remedy: str = "make it again"
 ) -> dict[str, NDArray[Any]]:
     """The arrays of a .npz file by name, each with its kinds and shape as in `load_array`."""
+    with _loading(path, remedy), np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in kinds}
+    return {name: _fitting(f"{path}: {name}", array, *kinds[name], remedy) for name, array in arrays.items()}
+
+
+@contextlib.contextmanager
+def _loading(path: Path | str, remedy: str) -> Iterator[None]:
+    """Names the file where numpy fails on a damaged one, in whatever way; a file that is not there is an `OSError`."""
+    open_regular(path).close()
     try:
-        with open_regular(path):
-            pass
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in kinds}
-    except (*BAD_ARRAY, AttributeError) as error:
-        raise Damaged(f"{path} cannot be read as arrays ({first_line(error)}); {remedy}") from None
-    return {name: _fitting(path, name, arrays[name], *kinds[name], remedy) for name in kinds}
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise Damaged(f"{path} cannot be read as an array ({first_line(error)}); {remedy}") from None
 
 
-def _fitting(
-    path: Path | str, name: str, array: NDArray[Any], kinds: str, shape: Shape | None, remedy: str
-) -> NDArray[Any]:
+def _fitting(place: str, array: NDArray[Any], kinds: str, shape: Shape | None, remedy: str) -> NDArray[Any]:
     """`array` if it has one of the kinds and the shape."""
-    place = f"{path}: {name}" if name else str(path)
     if kinds and array.dtype.kind not in kinds:
         raise Damaged(f"{place} holds {array.dtype}; {remedy}")
     if shape is not None and (

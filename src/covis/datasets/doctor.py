@@ -54,7 +54,7 @@ def check(
         report["quick"] = quick
         report["rejects_file"] = str(folder / REJECTS)
         write_rejects(folder / REJECTS, verified.rejects)
-        artifacts.write_json(folder / REPORT, report, sealed=False)
+        artifacts.write_json(folder / REPORT, report)
     return report
 
 

@@ -288,7 +288,7 @@ def write_outcomes(
         **({"differences": compared} if compared else {}),
     }
     output.mkdir(parents=True, exist_ok=True)
-    artifacts.write_json(output / f"{name}.json", record, sealed=False)
+    artifacts.write_json(output / f"{name}.json", record)
     body = "\n\n".join([markdown(outcomes, notes), *([compared_markdown(compared)] if compared else [])])
     text = f"# {title}\n\n{body}\n\n`{record['command']}`, seeds {', '.join(map(str, seeds))}\n"
     write_text(output / f"{name}.md", text)

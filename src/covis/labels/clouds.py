@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.core.arrays import Floats
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
-from covis.core.files import BAD_ARRAY, load_array
+from covis.core.files import load_array
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.labels.ply import read_ply
@@ -91,7 +91,7 @@ def _read_npz(path: Path) -> Floats:
     try:
         loaded = np.load(path, allow_pickle=False)
         arrays = {k: loaded[k] for k in loaded.files} if hasattr(loaded, "files") else {"points": loaded}
-    except (OSError, *BAD_ARRAY) as error:
+    except Exception as error:  # numpy raises many kinds on a damaged file
         raise InputError(f"{path} cannot be read as NumPy arrays ({error})") from None
     if "points" not in arrays and len(arrays) != 1:
         raise InputError(f"{path} holds {sorted(arrays)}; expected an array `points` of shape (N, 3)")

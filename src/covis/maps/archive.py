@@ -102,17 +102,10 @@ def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map
     """
     if target.exists():
         raise InputError(f"{target} already exists; choose another output or remove it")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    files.clear_partials(target)
-    draft = files.partial_name(target)
-    draft.mkdir()
-    try:
-        with files.held(draft):
-            facts = _unpacked(source, draft / "file")
-            _build(source, draft / "file", facts, photos, draft / "map")
-            (draft / "map").rename(target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+    with files.draft_folder(target) as draft:
+        facts = _unpacked(source, draft / "file")
+        _build(source, draft / "file", facts, photos, draft / "map")
+        (draft / "map").rename(target)
     if photos is not None:
         note_folders(target, [str(photos)])
     return Map.open(target)

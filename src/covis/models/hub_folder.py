@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -44,17 +43,9 @@ def write_hub_folder(path: Path, model: ModelParts) -> None:
     """Writes the folder, all of it or nothing; an existing one is refused."""
     if path.exists():
         raise InputError(f"{path} already exists; choose another output or remove it")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.clear_partials(path)
-    draft = files.partial_name(path)
-    draft.mkdir()
-    try:
-        with files.held(draft):
-            _write_parts(draft, path.name, model)
-            files.replace_folder(draft, path)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
+    with files.draft_folder(path) as draft:
+        _write_parts(draft, path.name, model)
+        files.replace_folder(draft, path)
 
 
 def _write_parts(path: Path, name: str, model: ModelParts) -> None:

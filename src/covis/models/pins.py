@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from covis.core.errors import Damaged, InputError
-from covis.core.files import read_sealed, sha256, write_json
+from covis.core.errors import InputError
+from covis.core.files import read_json, sha256, write_json
 from covis.core.machine import cache_folder
 from covis.core.progress import say
 
@@ -49,9 +49,5 @@ def _accepted() -> dict[str, str]:
     file = cache_folder() / _PINNED
     if not file.is_file():
         return {}
-    pins, sealed = read_sealed(file, f"delete {file}, and compare the SHA-256 that the next download says")
-    if not sealed or not isinstance(pins, dict):
-        raise Damaged(
-            f"{file} is damaged (no checksum); delete it, and compare the SHA-256 that the next download says"
-        )
+    pins = read_json(file, f"delete {file}, and compare the SHA-256 that the next download says", sealed=True)
     return {str(k): str(v) for k, v in pins.items()}

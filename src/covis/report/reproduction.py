@@ -116,7 +116,7 @@ def _measure_table(name: str, table: Table, inputs: Inputs, changed: bool) -> di
     parts = [part_of_training(dataset, split, inputs.data.get(dataset)) for dataset, split in splits]
     differs = next(filter(None, [*parts, _CHANGED if changed else ""]), "")
     record = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
-    artifacts.write_json(inputs.output / f"{name}.json", record, sealed=False)
+    artifacts.write_json(inputs.output / f"{name}.json", record)
     text = f"# {table.title}\n\n{cost_table(entries, differs)}"
     write_text(inputs.output / f"{name}.md", text + "\n")
     write_printed(cost_layout(table.title, entries), inputs.output / name)

@@ -407,9 +407,7 @@ def tidy(path: Path, version: int) -> None:
             _discard(folder)
     kept = [path / SEGMENTS / str(key) for key in named]
     for place in (path, path / VERSIONS, path / SEGMENTS, *(k for k in kept if k.is_dir() and not k.is_symlink())):
-        for leftover in place.iterdir() if place.is_dir() else ():
-            if files.is_partial(leftover):
-                files.clear_partial(leftover)
+        files.clear_partials(place)
 
 
 def _discard(folder: Path) -> None:
