@@ -7,8 +7,8 @@ from covis.images import ImageSet
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import fuse_depth
 from covis.reading.cameras import Camera, calibration
-from covis.reading.pose_columns import write_images
 from covis.reading.sources import open_images
+from covis.reading.table import write_images
 from labels import rooms
 
 SIZE, FOCAL = (80, 60), 50.0

@@ -11,9 +11,8 @@ from PIL.TiffImagePlugin import IFDRational
 from covis.core.errors import InputError
 from covis.reading.exif import read_photo
 from covis.reading.photos import import_photos
-from covis.reading.pose_columns import write_images
 from covis.reading.sources import open_images
-from covis.reading.table import read_table
+from covis.reading.table import read_table, write_images
 
 LUND = {1: "N", 2: (55.0, 41.0, 53.4), 3: "E", 4: (13.0, 11.0, 43.4)}
 

@@ -11,7 +11,8 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, grid_north, local_frame
 from covis.reading.cameras import Camera, calibration, camera_of
-from covis.reading.pose_columns import plain_columns, pose_columns, restored
+from covis.reading.pose_columns import pose_columns, restored
+from covis.reading.table import read_table, write_images
 
 HERE = Path("t.csv")
 
@@ -40,9 +41,18 @@ def test_poses_and_cameras_come_back(frame):
     np.testing.assert_array_equal(again.intrinsics, images.intrinsics)
     assert [camera_of(again, i) for i in range(3)] == [camera_of(images, i) for i in range(3)]
     assert set(again.columns) == {"lens"}
-    plain = plain_columns(images)
-    assert set(plain) == {"depth", "time", "lens"}
-    assert plain["depth"][0] == "d/\udcff.png"
+
+
+def test_everything_comes_back_from_a_table(tmp_path):
+    images = replace(posed(""), root=tmp_path / "photos")
+    images = replace(images, columns={**images.columns, "depth": np.array([b"d/0.png", b"", b""])})
+    write_images(images, tmp_path / "t.csv")
+    table = read_table(tmp_path / "t.csv")
+    assert table.name(0) == "photos/a"
+    np.testing.assert_allclose(table.poses.rotation, images.poses.rotation, atol=1e-12)
+    assert table.columns["lens"].tolist() == images.columns["lens"].tolist()
+    assert table.columns["time"].tolist() == [0.0, 1.0, 2.0]
+    assert table.columns["depth"].tolist() == ["photos/d/0.png", "", ""]
 
 
 def test_quaternions_are_against_true_north_on_earth():

@@ -17,7 +17,7 @@ from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.columns import ColumnKind, integers, name_bytes, read_columns, texts
+from covis.reading.columns import ColumnKind, read_columns
 
 _NAME = "gsv"
 PLACES_PER_CITY = 10**5
@@ -58,10 +58,8 @@ def _city(path: Path, city: str, order: int) -> ImageSet:
     lost = [name for name in _KINDS if name not in cells]
     if lost:
         raise InputError(f"{file} has no column {lost[0]}; expected {', '.join(_KINDS)}")
-    place, year, month, north = (integers(cells[k]) for k in ("place_id", "year", "month", "northdeg"))
-    lat, lon = texts(cells["lat"]), texts(cells["lon"])
-    panorama = name_bytes(cells["panoid"])
-    labels = texts(cells["city_id"])
+    place, year, month, north = (cells[k] for k in ("place_id", "year", "month", "northdeg"))
+    lat, lon, panorama, labels = (cells[k] for k in ("lat", "lon", "panoid", "city_id"))
     poses = Poses.from_latlon(lat.astype(np.float64), lon.astype(np.float64), north.astype(np.float64))
     local = Poses(poses.xy, poses.heading)  # cities have frames of their own; only their groups keep them apart
     columns = {

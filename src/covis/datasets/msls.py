@@ -10,7 +10,7 @@ labels that the method's authors released count them. The test cities have no po
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses, convergence_deg, one_zone
-from covis.reading.columns import Column, ColumnKind, flags, name_bytes, numbers, read_columns
+from covis.reading.columns import ColumnKind, read_columns
 
 _NAME = "msls"
 CITIES = {
@@ -54,8 +54,6 @@ _KINDS: dict[str, ColumnKind] = {
     **dict.fromkeys(SUBTASKS, "flag"),
 }
 """Columns that are read; `captured_at` (a date as text) and the others are not even parsed."""
-
-_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": name_bytes, "number": numbers, "flag": flags}
 
 
 def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
@@ -139,16 +137,16 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     """The columns of a folder's CSV files by official name, all in one order."""
     files = ["seq_info.csv", "subtask_index.csv", *(POSITIONS if located else ())]
     cells: dict[str, NDArray[Any]] = {}
-    keys: Column | None = None
+    keys: NDArray[np.bytes_] | None = None
     for name in files:
         if name == "subtask_index.csv" and located and not (folder / name).exists():
             continue  # training needs none; a benchmark asks for its flags by name
         table = read_columns(folder / name, _KINDS, others=False)
         own_keys = table.pop("key", keys) if keys is not None else table["key"]
-        if keys is not None and not np.array_equal(own_keys.values, keys.values):
+        if keys is not None and not np.array_equal(own_keys, keys):
             raise InputError(f"{folder / name}: {_misaligned(keys, own_keys)}; take all files of one release")
         keys = own_keys
-        cells |= {column: _CONVERT[_KINDS[column]](values) for column, values in table.items()}
+        cells |= table
         if any(len(values) != len(keys) for values in cells.values()):
             raise InputError(f"{folder / name} has other rows than seq_info.csv; take all files of one release")
     if "sequence_id" in cells:
@@ -156,12 +154,11 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     return cells
 
 
-def _misaligned(expected: Column, actual: Column) -> str:
+def _misaligned(expected: NDArray[np.bytes_], actual: NDArray[np.bytes_]) -> str:
     if len(expected) != len(actual):
         return f"{len(actual)} rows, but seq_info.csv has {len(expected)}"
-    ours, theirs = name_bytes(expected), name_bytes(actual)
-    at = int(np.flatnonzero(ours != theirs)[0])
-    return f"row {at + 2} is {os.fsdecode(theirs[at])}, seq_info.csv has {os.fsdecode(ours[at])}"
+    at = int(np.flatnonzero(expected != actual)[0])
+    return f"row {at + 2} is {os.fsdecode(actual[at])}, seq_info.csv has {os.fsdecode(expected[at])}"
 
 
 def _poses(cells: dict[str, NDArray[Any]], n: int) -> Poses:

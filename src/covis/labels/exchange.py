@@ -18,7 +18,7 @@ from covis.core.foreign import foreign, read_foreign
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.reading.columns import header, name_bytes, numbers, read_columns
+from covis.reading.columns import header, read_columns
 
 _ARRAYS = ("names", "xy", "heading")
 NUMBERS = ("row", "rows")
@@ -186,9 +186,9 @@ def read_edges(path: Path | str, queries: ImageSet, database: ImageSet) -> Simil
     if not set(_COLUMNS) <= set(header(path)):
         raise InputError(f"{path} has the columns {header(path)}; expected {', '.join(_COLUMNS)}")
     cells = read_columns(path, {"query": "name", "database": "name", "similarity": "number"}, others=False)
-    names = name_bytes(cells["query"]).tolist(), name_bytes(cells["database"]).tolist()
+    names = cells["query"].tolist(), cells["database"].tolist()
     facts = {"rule": "edges", "measure": "edges", "source": path.name}
-    return _graph_by_names(path, names, numbers(cells["similarity"]), queries, database, facts, first=2)
+    return _graph_by_names(path, names, cells["similarity"], queries, database, facts, first=2)
 
 
 @foreign("a pair list")

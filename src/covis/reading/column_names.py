@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.core.arrays import Floats
-from covis.core.errors import InputError
 from covis.core.progress import say
+from covis.reading.columns import ColumnKind, Columns, header, read_columns
 
 _NAMES: dict[str, tuple[str, ...]] = {
     "image": (
@@ -28,11 +27,6 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "datetime", "utc"),
 }  # fmt: skip
 """Meaning → names in lower case without punctuation, the best first where a table has several."""
-_ANGLE = re.compile(
-    r"""\s*([+-]?[\d.]+)\s*(?:(?:deg|°|d)\s*(?:([\d.]+)\s*['′m]\s*)?(?:([\d.]+)\s*["″s]\s*)?)?([NSEW])?[a-z]*\s*""",
-    re.IGNORECASE,
-)
-_HEIGHT = re.compile(r"\s*([+-]?[\d.]+)\s*m?\s*(above sea level|below sea level)?\s*", re.IGNORECASE)
 
 
 def recognise(columns: Sequence[str], meanings: Iterable[str]) -> dict[str, str]:
@@ -51,10 +45,26 @@ def recognise(columns: Sequence[str], meanings: Iterable[str]) -> dict[str, str]
     return found
 
 
-def tell_recognised(path: Path, found: Mapping[str, str]) -> None:
-    """Says what was taken for what."""
+def meanings_of(path: Path, meanings: Iterable[str]) -> dict[str, str]:
+    """Name in a table → meaning, or the same name."""
+    names = header(path)
+    found = recognise(names, meanings)
+    return {name: found.get(name, name) for name in names}
+
+
+def read_meanings(path: Path, meanings: Mapping[str, ColumnKind], *, others: bool = True) -> Columns:
+    """The columns of a table by their meaning, as `read_columns` gives them by name; says what was taken for what."""
+    names = meanings_of(path, meanings)
+    found = {name: meaning for name, meaning in names.items() if name != meaning}
     if found:
         say(f"{path}: " + ", ".join(f"{name} is read as {meaning}" for name, meaning in found.items()))
+    signs = {name: sign for name in found if (sign := _reference_column(names, name)) is not None}
+    kinds = {**meanings, **{name: meanings[meaning] for name, meaning in found.items()}}
+    cells = read_columns(path, {**kinds, **dict.fromkeys(signs.values(), "text")}, others=others)
+    for name, sign in signs.items():
+        negative = [text.strip()[:1].upper() in ("S", "W") for text in cells[sign].tolist()]
+        cells[name] = np.where(negative, -np.abs(cells[name]), cells[name])
+    return {names[name]: values for name, values in cells.items()}
 
 
 def _bare_name(name: str) -> str:
@@ -62,33 +72,6 @@ def _bare_name(name: str) -> str:
     return re.sub(r"[^a-z]", "", name.rpartition(":")[2].lower())
 
 
-def reference_column(columns: Sequence[str], name: str) -> str | None:
+def _reference_column(columns: Iterable[str], name: str) -> str | None:
     """The column that says north or south, east or west, for the one of this name."""
     return next((other for other in columns if _bare_name(other) == f"{_bare_name(name)}ref"), None)
-
-
-def parse_cells(path: Path, name: str, cells: Iterable[str], references: Iterable[str] | None = None) -> Floats:
-    """(N,) numbers, angles such as `55 deg 42' 16.92" N` in degrees, or heights such as `12 m Above Sea Level`; NaN if empty."""
-    values = np.array([_parse_cell(path, name, at, cell) for at, cell in enumerate(cells, start=2)], np.float64)
-    if references is not None:
-        negative = np.array([text.strip()[:1].upper() in ("S", "W") for text in references], bool)
-        values = np.where(negative, -np.abs(values), values)
-    return values
-
-
-def _parse_cell(path: Path, name: str, row: int, cell: str) -> float:
-    try:
-        return float(cell) if cell.strip() else float("nan")
-    except ValueError:
-        pass
-    angle, height = _ANGLE.fullmatch(cell), _HEIGHT.fullmatch(cell)
-    try:
-        if height:
-            return float(height[1]) * (-1 if (height[2] or "").lower().startswith("below") else 1)
-        if angle:
-            degrees = abs(float(angle[1])) + float(angle[2] or 0) / 60 + float(angle[3] or 0) / 3600
-            negative = angle[1].startswith("-") or (angle[4] or "").upper() in ("S", "W")
-            return -degrees if negative else degrees
-    except ValueError:
-        pass
-    raise InputError(f"{path}: row {row}, column {name}: {str(cell)!r} is neither a number nor an angle; fix that cell")

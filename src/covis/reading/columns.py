@@ -1,72 +1,46 @@
-"""Typed columns of CSV and Parquet files."""
+"""Typed columns of tables: CSV, Parquet, and the points of GeoJSON."""
 
 from __future__ import annotations
 
 import csv
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covis import geojson
 from covis.core.errors import InputError
+from covis.core.files import replacing
 from covis.core.foreign import first_line, foreign
 
 ColumnKind = Literal["name", "text", "number", "integer", "flag"]
-"""What a column holds: file-system bytes, text, float64, int64, True/False."""
-_WANTED = {"number": "a number", "integer": "a whole number", "flag": "True or False", "text": "UTF-8 text"}
+"""What a column holds: file-system bytes, text, float64, int64, True/False; empty cells are b"", "", NaN, −1, False."""
+_WANTED = {"number": "a number or angle", "integer": "a whole number", "flag": "True or False", "text": "UTF-8 text"}
 _EMPTY = frozenset(("", "NA", "N/A", "#N/A", "n/a", "NULL", "null", "NaN", "nan", "-NaN", "-nan"))
-"""How tools write that a number is unknown."""
+"""How tools write that a value is unknown."""
 _FLAGS = {"True": True, "true": True, "1": True, "False": False, "false": False, "0": False}
-_ROWS_A_CHUNK = 1 << 16
-
-
-@dataclass(frozen=True, eq=False)
-class Column:
-    """A column: bytes, text, float64, int64 or bool, (N,)."""
-
-    values: NDArray[Any]
-    empty: NDArray[np.bool_]
-    """(N,) rows without a value, whatever stands in `values`."""
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    @classmethod
-    def of(cls, numbers: NDArray[np.float64]) -> Column:
-        """Numbers, NaN where empty."""
-        return cls(numbers, np.isnan(numbers))
-
-
-@foreign("a table")
-def read_columns(path: Path, kinds: Mapping[str, ColumnKind], *, others: bool = True) -> dict[str, Column]:
-    """The columns of a CSV or Parquet file by name, those in `kinds` with that type.
-
-    Other columns are taken as they look, or left out without `others`. An empty cell of a number is null.
-    """
-    names = header(path)
-    wanted = [name for name in names if others or name in kinds]
-    if _is_parquet(path):
-        return _read_parquet(path, kinds, wanted)
-    if not names:
-        raise InputError(f"{path}: the file is empty; expected a header and rows")
-    return _read_csv(path, kinds, names, wanted)
-
-
-def _is_parquet(path: Path) -> bool:
-    return path.suffix.lower() in (".parquet", ".pq")
+_PARQUET = (".parquet", ".pq")
+SUFFIXES = (".csv", *_PARQUET, geojson.SUFFIX)
+_CHUNK = 1 << 16
+_ANGLE = re.compile(
+    r"""\s*([+-]?[\d.]+)\s*(?:(?:deg|°|d)\s*(?:([\d.]+)\s*['′m]\s*)?(?:([\d.]+)\s*["″s]\s*)?)?([NSEW])?[a-z]*\s*""",
+    re.IGNORECASE,
+)
+_HEIGHT = re.compile(r"\s*([+-]?[\d.]+)\s*m?\s*(above sea level|below sea level)?\s*", re.IGNORECASE)
+Columns = dict[str, NDArray[Any]]
 
 
 @foreign("a table")
 def header(path: Path) -> list[str]:
-    """The column names of a CSV or Parquet file."""
+    """The column names of a table."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; check the path")
-    if _is_parquet(path):
+    if path.suffix.lower() in _PARQUET:
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -74,86 +48,49 @@ def header(path: Path) -> list[str]:
             return list(pyarrow.parquet.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputError(f"{path} is not a Parquet file ({first_line(error)})") from None
+    if path.suffix.lower() == geojson.SUFFIX:
+        return list(dict.fromkeys(name for row in geojson.read_points(path) for name in row))
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as handle:
         return next(csv.reader(handle), [])
 
 
-def name_bytes(column: Column) -> NDArray[np.bytes_]:
-    """(N,) file-system bytes."""
-    if column.values.dtype.kind == "S":
-        return column.values
-    return np.array([os.fsencode(text) for text in texts(column).tolist()], "S")
+@foreign("a table")
+def read_columns(path: Path, kinds: Mapping[str, ColumnKind], *, others: bool = True) -> Columns:
+    """The columns of a table by name, (N,) each, those in `kinds` with that type.
+
+    Other columns are taken as they look (whole numbers, flags, numbers or text), or left out without `others`.
+    """
+    names = header(path)
+    wanted = [name for name in names if others or name in kinds]
+    if path.suffix.lower() in _PARQUET:
+        return _read_parquet(path, kinds, wanted)
+    if path.suffix.lower() == geojson.SUFFIX:
+        points = geojson.read_points(path)
+        cells = {name: ["" if row.get(name) is None else str(row[name]) for row in points] for name in wanted}
+        parts = [{name: _typed(path, name, cells[name], range(1, len(points) + 1), kinds) for name in wanted}]
+    else:
+        parts = list(_read_csv(path, kinds, names, wanted))
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in wanted}
+    return {name: values if name in kinds else _guessed(values) for name, values in joined.items()}
 
 
-def numbers(column: Column) -> NDArray[np.float64]:
-    """(N,) float64, NaN where empty."""
-    return np.where(column.empty, np.nan, _numeric(column, np.float64))
-
-
-def integers(column: Column, empty: int = -1) -> NDArray[np.int64]:
-    """(N,) int64, `empty` where a cell is empty."""
-    return np.where(column.empty, empty, _numeric(column, np.int64))
-
-
-def _numeric(column: Column, kind: Any) -> NDArray[Any]:
-    values = column.values
-    if values.dtype.kind in "SU":
-        values = np.where(column.empty | (values == values.dtype.type()), values.dtype.type("0"), values)
-    return values.astype(kind)
-
-
-def flags(column: Column) -> NDArray[np.bool_]:
-    """(N,) bool, False where empty."""
-    return column.values.astype(np.bool_) & ~column.empty
-
-
-def texts(column: Column) -> NDArray[np.str_]:
-    """(N,) text, empty where a cell is empty."""
-    if column.values.dtype.kind == "U":
-        return column.values
-    if column.values.dtype.kind == "S":
-        return np.char.decode(column.values, "utf-8")
-    return np.where(column.empty, "", column.values.astype(str))
-
-
-def any_values(column: Column) -> NDArray[Any]:
-    """(N,) a column of unknown kind: numbers, flags or text."""
-    kind = column.values.dtype.kind
-    if kind == "b":
-        return flags(column)
-    if kind == "i" and not column.empty.any():
-        return column.values
-    return numbers(column) if kind in "if" else texts(column)
-
-
-def _read_csv(path: Path, kinds: Mapping[str, ColumnKind], names: list[str], wanted: list[str]) -> dict[str, Column]:
-    """Chunk by chunk: a row of Python's strings takes ten times the memory of its values."""
-    place = {name: names.index(name) for name in wanted}
-    parts: dict[str, list[Column]] = {name: [] for name in wanted}
+def _read_csv(
+    path: Path, kinds: Mapping[str, ColumnKind], names: Sequence[str], wanted: Sequence[str]
+) -> Iterator[Columns]:
+    """Columns piece by piece: a row of Python's strings takes ten times the memory of its values."""
+    yield {name: _parsed([], kinds.get(name, "text")) for name in wanted}
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as handle:
-        rows = enumerate(csv.reader(handle), start=1)
-        next(rows)
-        for chunk in _chunks(path, rows, len(names)):
-            cells = list(zip(*(row for _, row in chunk), strict=True))
-            for name, at in place.items():
-                try:
-                    parts[name].append(_parsed(cells[at], kinds.get(name, "text")))
-                except (ValueError, OverflowError, KeyError):
-                    raise _wrong_cell(path, chunk, at, kinds.get(name, "text")) from None
-    return {
-        name: _joined(columns, kinds.get(name, "text")) if name in kinds else _guessed(_joined(columns, "text"))
-        for name, columns in parts.items()
-    }
+        rows = enumerate(csv.reader(handle), start=1)  # as a person counts them: the header is row 1
+        next(rows, None)
+        for chunk in _chunks(path, ((number, row) for number, row in rows if row), len(names)):
+            columns = list(zip(*(row for _, row in chunk), strict=True))
+            numbers = [number for number, _ in chunk]
+            yield {name: _typed(path, name, columns[names.index(name)], numbers, kinds) for name in wanted}
 
 
-Numbered = list[tuple[int, list[str]]]
-
-
-def _chunks(path: Path, rows: Iterable[tuple[int, list[str]]], width: int) -> Iterable[Numbered]:
-    """Rows with their numbers, as a person counts them (the header is row 1), without blank ones."""
-    filled = ((number, row) for number, row in rows if row)
+def _chunks(path: Path, rows: Iterator[tuple[int, list[str]]], width: int) -> Iterator[list[tuple[int, list[str]]]]:
     try:
-        while chunk := list(itertools.islice(filled, _ROWS_A_CHUNK)):
+        while chunk := list(itertools.islice(rows, _CHUNK)):
             for number, row in chunk:
                 if len(row) != width:
                     raise InputError(f"{path}: row {number} has {len(row)} cells, the header has {width}; fix that row")
@@ -162,92 +99,131 @@ def _chunks(path: Path, rows: Iterable[tuple[int, list[str]]], width: int) -> It
         raise InputError(f"{path} cannot be read as CSV ({error}); check its quotes") from None
 
 
-def _parsed(cells: Sequence[str], kind: ColumnKind) -> Column:
+def _typed(
+    path: Path, name: str, cells: Sequence[str], numbers: Sequence[int], kinds: Mapping[str, ColumnKind]
+) -> NDArray[Any]:
+    """Cells of one kind (text if none is given); an error names the row and column of a wrong one."""
+    kind = kinds.get(name, "text")
+    try:
+        return _parsed(cells, kind)
+    except (ValueError, OverflowError, KeyError):
+        at, cell = next((i, cell) for i, cell in zip(numbers, cells, strict=True) if not _is_parsed(cell, kind))
+        raise InputError(f"{path}: row {at}, column {name}: {cell!r} is not {_WANTED[kind]}; fix that cell") from None
+
+
+def _is_parsed(cell: str, kind: ColumnKind) -> bool:
+    try:
+        _parsed([cell], kind)
+    except (ValueError, OverflowError, KeyError):
+        return False
+    return True
+
+
+def _parsed(cells: Sequence[str], kind: ColumnKind) -> NDArray[Any]:
     """Cells of one kind; ValueError, OverflowError or KeyError for one that is not."""
     if kind == "name":
-        return Column(np.array([os.fsencode(cell) for cell in cells], "S"), np.zeros(len(cells), bool))
+        return np.array([os.fsencode(cell) for cell in cells], "S")
     if kind == "text":
         "".join(cells).encode()  # bytes that are not UTF-8 are an error
-        return Column(np.array(cells, "U"), np.array([not cell for cell in cells], bool))
-    empty = np.array([cell.strip() in _EMPTY for cell in cells], bool)
-    gaps = empty.tolist()
+        return np.array(cells, "U")
     if kind == "number":
-        numbers_ = [np.nan if gap else float(cell) for gap, cell in zip(gaps, cells, strict=True)]
-        return Column(np.array(numbers_, np.float64), empty)
+        return np.array([np.nan if cell.strip() in _EMPTY else _measure(cell) for cell in cells], np.float64)
     if kind == "integer":
-        whole = [0 if gap else int(cell) for gap, cell in zip(gaps, cells, strict=True)]
-        return Column(np.array(whole, np.int64), empty)
-    return Column(np.array([not gap and _FLAGS[cell] for gap, cell in zip(gaps, cells, strict=True)], bool), empty)
+        return np.array([-1 if cell.strip() in _EMPTY else int(cell) for cell in cells], np.int64)
+    return np.array([cell.strip() not in _EMPTY and _FLAGS[cell] for cell in cells], bool)
 
 
-def _wrong_cell(path: Path, chunk: Numbered, at: int, kind: ColumnKind) -> InputError:
-    for number, row in chunk:
-        try:
-            _parsed(row[at : at + 1], kind)
-        except (ValueError, OverflowError, KeyError):
-            return InputError(
-                f"{path}: row {number}, column {at + 1}: {row[at]!r} is not {_WANTED[kind]}; fix that cell"
-            )
-    return InputError(f"{path}: column {at + 1} does not hold {_WANTED[kind]}; fix it")
+def _measure(cell: str) -> float:
+    """A number, an angle such as `55 deg 42' 16.92" N` in degrees, or a height such as `12 m Above Sea Level`."""
+    try:
+        return float(cell)
+    except ValueError:
+        angle, height = _ANGLE.fullmatch(cell), _HEIGHT.fullmatch(cell)
+    if height:
+        return float(height[1]) * (-1 if (height[2] or "").lower().startswith("below") else 1)
+    if angle:
+        degrees = abs(float(angle[1])) + float(angle[2] or 0) / 60 + float(angle[3] or 0) / 3600
+        negative = angle[1].startswith("-") or (angle[4] or "").upper() in ("S", "W")
+        return -degrees if negative else degrees
+    raise ValueError(cell)
 
 
-def _joined(parts: list[Column], kind: ColumnKind) -> Column:
-    if not parts:
-        return _parsed([], kind)
-    return Column(np.concatenate([p.values for p in parts]), np.concatenate([p.empty for p in parts]))
+def _guessed(values: NDArray[Any]) -> NDArray[Any]:
+    """A column of text as whole numbers, flags or numbers, where all its cells are; with gaps as numbers or flags."""
+    cells = values.tolist()
+    empty = [cell.strip() in _EMPTY for cell in cells]
+    if all(empty):
+        return values
+    if not any(empty):
+        for kind in ("integer", "flag"):
+            try:
+                return _parsed(cells, kind)
+            except (ValueError, OverflowError, KeyError):
+                continue
+    try:
+        return np.array([np.nan if gap else float(cell) for gap, cell in zip(empty, cells, strict=True)])
+    except ValueError:
+        return (
+            _parsed(cells, "flag")
+            if all(gap or cell in _FLAGS for gap, cell in zip(empty, cells, strict=True))
+            else values
+        )
 
 
-def _guessed(column: Column) -> Column:
-    """A column of text as whole numbers, flags or numbers, where all its cells are."""
-    if column.empty.all():
-        return column
-    cells = column.values.tolist()
-    for kind in ("integer", "flag", "number"):
-        try:
-            return _parsed(cells, kind)
-        except (ValueError, OverflowError, KeyError):
-            continue
-    return column
-
-
-def from_cells(cells: Sequence[Any], kind: ColumnKind | None) -> Column:
-    """Values of JSON (None where empty) as a column of a kind, or as they look; ValueError for one that does not fit."""
-    written = ["" if cell is None else str(cell) for cell in cells]
-    return _guessed(_parsed(written, "text")) if kind is None else _parsed(written, kind)
-
-
-def _read_parquet(path: Path, kinds: Mapping[str, ColumnKind], wanted: list[str]) -> dict[str, Column]:
+def _read_parquet(path: Path, kinds: Mapping[str, ColumnKind], wanted: Sequence[str]) -> Columns:
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path, columns=wanted)
-        return {name: from_arrow(table.column(name), kinds.get(name)) for name in wanted}
+        table = pyarrow.parquet.read_table(path, columns=list(wanted))
+        return {name: _from_arrow(table.column(name), kinds.get(name)) for name in wanted}
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({first_line(error)})") from None
 
 
-def from_arrow(values: Any, kind: ColumnKind | None = None) -> Column:
-    """A pyarrow array as a column of a kind, or of its own."""
+def _from_arrow(values: Any, kind: ColumnKind | None) -> NDArray[Any]:
+    """A pyarrow column as an array of a kind, or of its own."""
     import pyarrow as pa
 
-    empty = np.asarray(values.is_null())
-    types = {"number": pa.float64(), "integer": pa.int64(), "flag": pa.bool_(), "text": pa.string()}
-    if kind == "name" or (kind is None and (pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type))):
-        cells = values.cast(pa.binary())
-        parts = [
-            np.array([v or b"" for v in cells[k : k + _ROWS_A_CHUNK].to_pylist()], "S")
-            for k in range(0, len(cells), _ROWS_A_CHUNK)
-        ]
-        return Column(np.concatenate(parts) if parts else np.zeros(0, "S1"), empty)
+    types = pa.types
     if kind is None:
-        kind = (
-            "flag" if pa.types.is_boolean(values.type)
-            else "integer" if pa.types.is_integer(values.type)
-            else "number" if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type)
-            else "text"
-        )  # fmt: skip
-    filled = values.cast(types[kind]).fill_null({"number": np.nan, "integer": 0, "flag": False, "text": ""}[kind])
-    if kind == "text":
-        return Column(np.array(filled.to_pylist(), "U"), empty)
-    return Column(np.array(filled, {"number": np.float64, "integer": np.int64, "flag": np.bool_}[kind]), empty)
+        whole = types.is_integer(values.type) and not values.null_count
+        real = types.is_integer(values.type) or types.is_floating(values.type) or types.is_decimal(values.type)
+        kind = "flag" if types.is_boolean(values.type) else "integer" if whole else "number" if real else "text"
+    if kind == "name":
+        cells = values.cast(pa.binary())
+        parts = [[v or b"" for v in cells[k : k + _CHUNK].to_pylist()] for k in range(0, len(cells), _CHUNK)]
+        return np.concatenate([np.zeros(0, "S1"), *(np.array(part, "S") for part in parts)])
+    if kind == "text" or types.is_string(values.type):
+        return _parsed([v or "" for v in values.cast(pa.string()).to_pylist()], kind)
+    target, empty = {"number": (pa.float64(), np.nan), "integer": (pa.int64(), -1), "flag": (pa.bool_(), False)}[kind]
+    return np.array(values.cast(target).fill_null(empty))
+
+
+def write_columns(columns: Mapping[str, Any], path: Path) -> None:
+    """Writes columns (N,) with `image` among them as CSV, or as Parquet by the ending: the whole file, or none."""
+    with replacing(path) as partial:
+        if path.suffix.lower() in _PARQUET:
+            _write_parquet(partial, columns)
+            return
+        with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(columns)
+            writer.writerows(zip(*map(_cells, columns.values()), strict=True))
+
+
+def _cells(values: Any) -> Iterable[Any]:
+    """Numbers with all their digits, empty where unknown."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        return ["" if value != value else repr(value) for value in array.tolist()]
+    return values if isinstance(values, list) else array.tolist()
+
+
+def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    arrays = {name: pa.array(np.asarray(values), from_pandas=True) for name, values in columns.items()}
+    arrays["image"] = pa.array([os.fsencode(n) for n in columns["image"]], pa.binary())
+    pyarrow.parquet.write_table(pa.table(arrays), path)

@@ -17,9 +17,8 @@ from covis.reading.formats import colmap
 from covis.reading.frames import Every
 from covis.reading.georeference import exif_positions, georeference, known_positions, scaled
 from covis.reading.photos import import_photos, parse_utc_offset
-from covis.reading.pose_columns import write_images
 from covis.reading.sources import is_bag, is_video, read_posed
-from covis.reading.table import read_table
+from covis.reading.table import read_table, write_images
 from covis.reading.tracks import Track, names_images, read_track
 
 

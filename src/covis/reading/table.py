@@ -11,32 +11,23 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import geojson
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.foreign import foreign
 from covis.core.progress import warn
 from covis.images import ImageSet
-from covis.poses import Poses, local_frame
-from covis.reading.column_names import parse_cells, recognise, reference_column, tell_recognised
-from covis.reading.columns import (
-    Column,
-    ColumnKind,
-    any_values,
-    from_cells,
-    header,
-    name_bytes,
-    numbers,
-    read_columns,
-    texts,
-)
-from covis.reading.pose_columns import restored
+from covis.poses import Poses, local_frame, true_headings
+from covis.reading.column_names import meanings_of, read_meanings, recognise
+from covis.reading.columns import SUFFIXES as SUFFIXES
+from covis.reading.columns import ColumnKind, Columns, header, write_columns
+from covis.reading.pose_columns import pose_columns, restored
 
 _KINDS: dict[str, ColumnKind] = {
     "image": "name",
@@ -49,9 +40,7 @@ _KINDS: dict[str, ColumnKind] = {
     "group": "text",
 }
 """The columns with a meaning of their own."""
-_METRES = ("easting", "northing")
 _EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
-SUFFIXES = (".csv", ".parquet", ".pq", geojson.SUFFIX)
 _SLIPS = {"x": "easting", "y": "northing"}
 """Not taken for them: they may as well be degrees."""
 
@@ -87,58 +76,18 @@ def read_tables(paths: Sequence[Path | str], frame: str = "") -> tuple[ImageSet,
 @foreign("a table of images")
 def image_files(path: Path) -> list[Path]:
     """The images that a table names; it need not say where they were taken."""
-    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
-        cells = _cells(path)
-    else:
-        names = header(path)
-        [column] = ["image"] if "image" in names else [*recognise(names, ["image"])] or [""]
-        cells = {"image": read_columns(path, {column: "name"}, others=False)[column]} if column else _cells(path)
+    is_named = "image" in meanings_of(path, ["image"]).values()
+    cells = read_meanings(path, {"image": "name"}, others=False) if is_named else _cells(path)
     return [path.parent / os.fsdecode(name) for name in _image_names(path, cells)]
 
 
-def _cells(path: Path) -> dict[str, Column]:
-    if path.suffix.lower() == geojson.SUFFIX:
-        return _points(path)
+def _cells(path: Path) -> Columns:
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
     names = header(path)
     found = recognise(names, _KINDS)
     check_columns(path, [found.get(name, name) for name in names])
-    tell_recognised(path, found)
-    foreign_kinds: dict[str, ColumnKind] = {name: _foreign_kind(meaning) for name, meaning in found.items()}
-    cells = read_columns(path, {**_KINDS, **foreign_kinds})
-    return {**{name: column for name, column in cells.items() if name not in found}, **_renamed(path, cells, found)}
-
-
-def _foreign_kind(meaning: str) -> ColumnKind:
-    """Numbers of other tools may carry units."""
-    return "text" if _KINDS[meaning] == "number" else _KINDS[meaning]
-
-
-def _renamed(path: Path, cells: Mapping[str, Column], found: Mapping[str, str]) -> dict[str, Column]:
-    """The columns of other tools by their meaning."""
-    columns = {}
-    for name, meaning in found.items():
-        columns[meaning] = cells[name]
-        if _KINDS[meaning] == "number":
-            reference = reference_column(list(cells), name)
-            signs = None if reference is None else texts(cells[reference])
-            columns[meaning] = Column.of(parse_cells(path, name, texts(cells[name]), signs))
-    return columns
-
-
-def _points(path: Path) -> dict[str, Column]:
-    """Points with the table's columns beside them; the geometry gives the position."""
-    rows = geojson.read_points(path)
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in _METRES]
-    found = recognise(names, _KINDS)
-    tell_recognised(path, found)
-    check_columns(path, [found.get(name, name) for name in names])
-    meanings = {name: found.get(name, name) for name in names}
-    try:
-        return {m: from_cells([row.get(name) for row in rows], _KINDS.get(m)) for name, m in meanings.items()}
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{path} has a value that does not fit its column ({error}); fix it") from None
+    return read_meanings(path, _KINDS)
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:
@@ -163,68 +112,99 @@ def _likely_meaning(name: str) -> str | None:
     return near[0] if near else None
 
 
-def _image_names(path: Path, cells: Mapping[str, Column]) -> NDArray[np.bytes_]:
-    encoded = name_bytes(cells["image"])
-    blank = np.flatnonzero(encoded == b"")
-    if len(blank):
-        raise InputError(f"{path}: row {int(blank[0]) + 2} has no image name; fill it in or remove the row")
-    if not len(encoded):
+def _image_names(path: Path, cells: Columns) -> NDArray[np.bytes_]:
+    names = cells["image"]
+    if not len(names):
         raise InputError(f"{path} has a header and no rows; expected {_EXAMPLE}")
-    return encoded
+    _refuse(path, names == b"", "has no image name; fill it in or remove the row")
+    return names
 
 
-def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
-    encoded = _image_names(path, cells)
-    group = texts(cells["group"]) if "group" in cells else ""
-    extra = {name: any_values(column) for name, column in cells.items() if name not in _KINDS}
-    images = ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
-    return restored(images, path)
+def _refuse(path: Path, wrong: NDArray[np.bool_], what: str) -> None:
+    """An error for the first row that is wrong."""
+    if wrong.any():
+        raise InputError(f"{path}: row {int(wrong.argmax()) + 2} {what}")
 
 
-def _poses(path: Path, cells: Mapping[str, Column], frame: str) -> Poses:
+def _image_set(path: Path, cells: Columns, frame: str) -> ImageSet:
+    extra = {name: values for name, values in cells.items() if name not in _KINDS}
+    names, poses = _image_names(path, cells), _poses(path, cells, frame)
+    return restored(ImageSet.of(path.parent, names, poses, cells.get("group", ""), columns=extra), path)
+
+
+def _poses(path: Path, cells: Columns, frame: str) -> Poses:
     heading = _heading(path, cells)
-    altitude = numbers(cells["altitude"]) if "altitude" in cells else None
     if {"lat", "lon"} <= set(cells):
         lat, lon = _degrees(path, cells)
-        nowhere = int((np.isnan(lat) & (numbers(cells["lat"]) == 0)).sum())
+        nowhere = int((np.isnan(lat) & (cells["lat"] == 0)).sum())
         if nowhere:
             warn(f"{path}: {nowhere} positions are exactly 0, 0 and count as unknown")
-        return Poses.from_latlon(lat, lon, heading, z=altitude, frame=frame)
-    xy = np.column_stack([numbers(cells["easting"]), numbers(cells["northing"])])
+        return Poses.from_latlon(lat, lon, heading, z=cells.get("altitude"), frame=frame)
+    xy = np.column_stack([cells["easting"], cells["northing"]])
     _check_pairs(path, xy, "easting and northing")
-    return Poses(xy, heading, altitude, frame=frame)
+    return Poses(xy, heading, cells.get("altitude"), frame=frame)
 
 
-def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
+def _degrees(path: Path, cells: Columns) -> tuple[Floats, Floats]:
     """Latitudes and longitudes; exactly 0, 0 is what a receiver without a fix writes, so it means unknown."""
-    both = np.column_stack([numbers(cells["lat"]), numbers(cells["lon"])])
+    both = np.column_stack([cells["lat"], cells["lon"]])
     _check_pairs(path, both, "lat and lon")
-    outside = np.flatnonzero((np.abs(both[:, 0]) > 90) | (np.abs(both[:, 1]) > 180))
-    if len(outside):
-        at = int(outside[0])
-        raise InputError(
-            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not a place on Earth; fix it"
-        )
+    outside = (np.abs(both) > (90, 180)).any(axis=1)
+    lat, lon = both[int(outside.argmax())]
+    _refuse(path, outside, f"has lat {lat}, lon {lon}, which is not a place on Earth; fix it")
     both[(both == 0).all(axis=1)] = np.nan
     return both[:, 0], both[:, 1]
 
 
-def _check_pairs(path: Path, pairs: NDArray[np.float64], what: str) -> None:
-    wrong = np.flatnonzero((np.isnan(pairs[:, 0]) != np.isnan(pairs[:, 1])) | np.isinf(pairs).any(axis=1))
-    if len(wrong):
-        raise InputError(f"{path}: row {int(wrong[0]) + 2} has half of {what} or an infinite one; fix or empty both")
+def _check_pairs(path: Path, pairs: Floats, what: str) -> None:
+    wrong = (np.isnan(pairs[:, 0]) != np.isnan(pairs[:, 1])) | np.isinf(pairs).any(axis=1)
+    _refuse(path, wrong, f"has half of {what} or an infinite one; fix or empty both")
 
 
-def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
-    """Headings with −1 as unknown; one warning where a compass seems stuck."""
-    if "heading" not in cells:
-        return np.full(len(cells["image"]), np.nan)
-    heading = numbers(cells["heading"])
-    heading[heading == -1] = np.nan
-    endless = np.flatnonzero(np.isinf(heading))
-    if len(endless):
-        raise InputError(f"{path}: row {int(endless[0]) + 2} has an infinite heading; fix or empty it")
+def _heading(path: Path, cells: Columns) -> Floats:
+    """Headings with −1 as unknown."""
+    heading = cells.get("heading", np.full(len(cells["image"]), np.nan))
+    _refuse(path, np.isinf(heading), "has an infinite heading; fix or empty it")
+    heading = np.where(heading == -1, np.nan, heading)
+    warn_if_stuck(heading, str(path))
+    return heading
+
+
+def warn_if_stuck(heading: Floats, source: str) -> None:
+    """One warning where all of several headings are one number."""
     known = heading[~np.isnan(heading)]
     if len(known) > 2 and (known == known[0]).all():
-        warn(f"{path}: every known heading is {known[0]:g}°; was the compass stuck?")
-    return heading
+        warn(f"{source}: every known heading is {known[0]:g}°; was the compass stuck?")
+
+
+def write_images(images: ImageSet, path: Path | str) -> None:
+    """Writes images as a CSV or Parquet table that `read_table` gives back as they are."""
+    path = Path(path)
+    write_columns(_table_columns(images, path.parent), path)
+
+
+def _table_columns(images: ImageSet, folder: Path) -> dict[str, Any]:
+    """Everything known of `images` as columns of a table in `folder`."""
+    poses = images.poses
+    if not poses.metric:
+        raise InputError(
+            "the scale of these poses is unknown, and a table is in metres; give --scale METRES_PER_UNIT, or --georeference "
+            "with lat and lon of at least three of the images"
+        )
+    base = os.path.relpath(images.root.resolve(), folder.resolve())
+    prefix = "" if base == "." else f"{base}/"
+    columns: dict[str, Any] = {"image": [f"{prefix}{images.name(i)}" for i in range(len(images))]}
+    if poses.frame:
+        columns["lat"], columns["lon"] = poses.latlon().T
+    columns["easting"], columns["northing"] = poses.xy.T
+    columns["heading"] = true_headings(poses)
+    if poses.z is not None:
+        columns["altitude"] = poses.z
+    columns["group"] = [images.group_names[g] for g in images.group]
+    for name, values in {**images.columns, **pose_columns(images)}.items():
+        plain = np.char.decode(values, "utf-8", "surrogateescape") if np.asarray(values).dtype.kind == "S" else values
+        if name == "depth":
+            columns[name] = [f"{prefix}{value}" if value else "" for value in plain.tolist()]
+        elif name not in columns and np.ndim(plain) == 1:
+            columns[name] = plain
+    return columns
