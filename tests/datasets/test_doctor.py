@@ -1,13 +1,13 @@
 """The doctor: what is missing, what is bad, what looks odd; written down."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from covis.cli.app import build_app
+from covis.core.artifacts import read_json
 from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.datasets.doctor import PIECE, check
@@ -31,7 +31,7 @@ def test_a_whole_layout_has_no_missing_or_bad_files(tmp_path, name):
     assert report["missing"] == []
     assert set(report["rejects"]) <= {"panorama"}
     assert report["licence"] == DATASETS[name].licence
-    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
+    assert read_json(tmp_path / "out" / "report.json") == report
 
 
 def test_missing_volumes_are_named(tmp_path):
