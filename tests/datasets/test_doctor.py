@@ -11,8 +11,6 @@ from covis.core.artifacts import read_json
 from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.datasets.doctor import PIECE, check
-from covis.evaluation import BENCHMARKS
-from covis.experiments import RECIPES
 from layouts import builders
 
 
@@ -29,7 +27,7 @@ def test_a_whole_layout_has_no_missing_or_bad_files(tmp_path, name):
     builders.ALL[name](tmp_path / "data")
     report = check(name, tmp_path / "data", tmp_path / "out", workers=1)
     assert report["missing"] == []
-    assert set(report["rejects"]) <= {"panorama"}
+    assert report["rejects"] == {}
     assert report["licence"] == DATASETS[name].licence
     assert read_json(tmp_path / "out" / "report.json") == report
 
@@ -88,25 +86,6 @@ def test_queries_without_positives_and_files_on_both_sides(tmp_path):
     assert {"without-positive", "queries-in-map"} <= codes(report)
 
 
-def test_a_set_that_nothing_needs_may_be_absent(tmp_path):
-    """TB-Places' W16 is in no experiment: without it the garden is whole; a damaged one is an error."""
-    root = builders.tb_places(tmp_path / "data")
-    report = check("tb_places", root, tmp_path / "without", quick=True, workers=1)
-    assert "w16_train: W16.json is not there" in text_of(report, "split-absent")
-    assert "error" not in {f["level"] for f in report["findings"]}
-    (root / "W16.json").write_text("{}")
-    report = check("tb_places", root, tmp_path / "damaged", quick=True, workers=1)
-    assert "w16_train: " in text_of(report, "split-unreadable")
-    assert "error" in {f["level"] for f in report["findings"]}
-
-
-@pytest.mark.parametrize("dataset", [d for d in DATASETS if DATASETS[d].optional])
-def test_no_recipe_or_benchmark_needs_an_optional_split(dataset):
-    used = {(r.dataset, r.split) for r in (RECIPES[name]() for name in RECIPES)}
-    used |= {(entry.dataset, entry.split) for entry in (BENCHMARKS[name] for name in BENCHMARKS)}
-    assert not {(dataset, split) for split in DATASETS[dataset].optional} & used
-
-
 @pytest.mark.parametrize(
     ("name", "then"),
     [("tb_places", "covis train RECIPE"), ("tokyo247", "covis evaluate MODEL tokyo247")],
@@ -119,11 +98,10 @@ def test_the_next_step_is_one_that_the_dataset_allows(name, then, tmp_path):
     assert f"next: {then}" in result.output
 
 
-def test_panoramas_are_listed(tmp_path):
+def test_a_split_that_cannot_be_read_is_said(tmp_path):
     builders.msls(tmp_path / "data", cities=("cph", "sf"))
     report = check("msls", tmp_path / "data", tmp_path / "out", workers=1)
-    assert report["rejects"] == {"panorama": 2}
-    assert "cphd0011" in (tmp_path / "out" / "rejects.csv").read_text()
+    assert report["rejects"] == {}
     assert "test:" in text_of(report, "split-unreadable")
 
 

@@ -8,7 +8,6 @@ world to camera and the camera centre.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,37 +24,24 @@ _NAME = "cmu_extended"
 TEST_SLICES = (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 SLICES = tuple(range(2, 26))
 ENVIRONMENTS = {"urban": range(2, 9), "suburban": range(9, 18), "park": range(18, 26)}
-SESSIONS = (
-    (12833, "Sunny + Foliage"),
-    (12845, "Sunny + Foliage"),
-    (12859, "Cloudy + Foliage"),
-    (12875, "Sunny + Foliage"),
-    (12881, "Overcast + Mixed Foliage"),
-    (12887, "Low Sun + Mixed Foliage"),
-    (12895, "Low Sun + Mixed Foliage"),
-    (12904, "Cloudy + Mixed Foliage"),
-    (12929, "Low Sun + No Foliage + Snow"),
-    (12992, "Low Sun + Foliage"),
-    (13033, "Sunny + No Foliage"),
-    (13118, "Overcast + Foliage"),
-)
+SESSIONS = {
+    12833: "Sunny + Foliage", 12845: "Sunny + Foliage", 12859: "Cloudy + Foliage", 12875: "Sunny + Foliage",
+    12881: "Overcast + Mixed Foliage", 12887: "Low Sun + Mixed Foliage", 12895: "Low Sun + Mixed Foliage",
+    12904: "Cloudy + Mixed Foliage", 12929: "Low Sun + No Foliage + Snow", 12992: "Low Sun + Foliage",
+    13033: "Sunny + No Foliage", 13118: "Overcast + Foliage",
+}  # fmt: skip
 """The drives: first five digits of their time stamps (units of 10¹¹ µs), and the published condition."""
 _IMAGE = re.compile(r"img_\d+_(?P<camera>c\d)_(?P<time>\d+)us\.jpg$")
 _SESSION_REACH_S = 4 * 86400
 
 
 def load(path: Path, split: str) -> Split:
-    """`test`: the scored slices; `train`: the others; `sliceN`: one."""
+    """`test`: the scored slices; `train`: the others; `sliceN`: one. A query has a pose where `camera-poses/` has it."""
     named = {f"slice{n}": (n,) for n in SLICES}
     known = {"test": TEST_SLICES, "train": tuple(n for n in SLICES if n not in TEST_SLICES), **named}
     if split not in known:
         raise unknown_name(f"split of {_NAME}", split, known)
-    return read_slices(path, known[split])
-
-
-def read_slices(path: Path | str, slices: Sequence[int]) -> Split:
-    """Queries and map of `slices`; a query's pose is known where `camera-poses/` has it."""
-    path = Path(path)
+    slices = known[split]
     missing = [n for n in slices if not (path / f"slice{n}").is_dir()]
     if missing:
         raise InputError(
@@ -80,11 +66,10 @@ def _queries(path: Path, n: int, calibration: dict[str, list[float]]) -> ImageSe
     place = {name: i for i, name in enumerate(names)}
     for file in sorted((folder / "camera-poses").glob("*.txt")):
         table = read_named(file, 7)
-        if not table.names:
-            continue
         posed = centred_matrices(table.values[:, :4], table.values[:, 4:])
-        known = [i for i, name in enumerate(table.names) if name in place]
-        matrices[[place[table.names[i]] for i in known]] = posed[known]
+        for name, matrix in zip(table.names, posed, strict=True):
+            if name in place:
+                matrices[place[name]] = matrix
     return _images(path, n, "query", names, Poses.from_matrices(matrices), calibration)
 
 
@@ -116,11 +101,9 @@ def environment_of(n: int) -> str:
 
 def conditions_of(times: NDArray[np.int64]) -> NDArray[np.str_]:
     """(N,) published condition of the drive at each time stamp (µs); empty where no drive is near."""
-    starts = np.array([first * 100_000 + 50_000 for first, _ in SESSIONS])
-    apart = np.abs(times[:, None] / 1e6 - starts)
-    labels = np.array([condition for _, condition in SESSIONS])
-    near = apart.min(axis=1, initial=np.inf) < _SESSION_REACH_S
-    return np.where(near, labels[apart.argmin(axis=1)], "")
+    gap_s = np.abs(times[:, None] / 1e6 - np.array([first * 100_000 + 50_000 for first in SESSIONS]))
+    near = gap_s.min(axis=1, initial=np.inf) < _SESSION_REACH_S
+    return np.where(near, np.array(list(SESSIONS.values()))[gap_s.argmin(axis=1)], "")
 
 
 def _calibration(path: Path) -> dict[str, list[float]]:
@@ -144,7 +127,8 @@ DATASETS.register(_NAME)(
         load=load,
         splits=("test", "train"),
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Badino et al. 2011",
-        at_least={"test/queries": 10_000, "test/database": 5_000},
+        more_splits=True,
+        at_least={"test": (10_000, 5_000)},
         volume=lambda name: f"{name.split('/')[0]}.tar",
         positive_radius_m=5.0,
     )

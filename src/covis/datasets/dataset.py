@@ -22,16 +22,14 @@ class Dataset:
     """(path of the official layout, split) → image sets."""
     splits: tuple[str, ...]
     licence: str
-    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Split that no recipe or benchmark needs → files, at least one of which must exist for the split to be there."""
-    published: dict[str, int] = field(default_factory=dict)
-    """Counts to check against, such as {"val/queries": 740}."""
-    at_least: dict[str, int] = field(default_factory=dict)
-    """Lower bounds where only a server knows the exact count: fewer images are a partial copy, more may still be."""
+    more_splits: bool = False
+    """Whether `load` takes further splits, such as one city; it then refuses unknown ones itself."""
+    published: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    """Split → queries and map images to check against; None where nothing is published."""
+    at_least: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Lower bounds where only a server knows the exact counts: fewer images are a partial copy, more may still be."""
     volume: Callable[[str], str] | None = None
     """Image name → the download that holds it, to say what is missing."""
-    left_out: Callable[[Path, str], list[str]] | None = None
-    """(path, split) → panoramas that the split leaves out, for `covis data check` to list."""
     positive_radius_m: float | None = PLACE_M
     """Map images this near answer a query, for `covis data check`; None where distance alone does not decide."""
     groups: Mapping[str, int] = field(default_factory=dict)
@@ -56,7 +54,10 @@ DATASETS: Registry[Dataset] = Registry("dataset", _some_splits)
 
 def load(name: str, path: Path | str | None, split: str) -> Split:
     """The `split` of dataset `name` at `path`; only an embedded dataset, such as the town, needs none."""
-    return DATASETS[name].load(data_path(name, path), split)
+    dataset = DATASETS[name]
+    if split not in dataset.splits and not dataset.more_splits:
+        raise unknown_name(f"split of {name}", split, dataset.splits)
+    return dataset.load(data_path(name, path), split)
 
 
 def data_path(name: str, path: Path | str | None) -> Path:

@@ -6,9 +6,8 @@ a panorama is turned against north is not known, so headings are unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,15 @@ from covis.core.foreign import check_regular, foreign
 from covis.core.machine import run_isolated
 
 
-@dataclass(frozen=True)
-class Struct:
+class Struct(NamedTuple):
     """What a `dbStruct` says of queries and map."""
 
-    path: Path
     map_names: list[str]
     map_xy: Floats
     """(N, 2) metres."""
+    map_times: NDArray[np.int64] | None
     query_names: list[str]
     query_xy: Floats
-    radius_m: float
-    map_times: NDArray[np.int64] | None
     query_times: NDArray[np.int64] | None
 
 
@@ -41,17 +37,22 @@ def read_struct(path: Path) -> Struct:
     fields = run_isolated(_fields, path)
     if fields is None:
         raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again")
-    map_names, query_names = _strings(fields, "dbImageFns", path), _strings(fields, "qImageFns", path)
-    return Struct(
-        path,
-        map_names,
-        _positions(fields, "utmDb", len(map_names), path),
-        query_names,
-        _positions(fields, "utmQ", len(query_names), path),
-        float(np.asarray(_field(fields, "posDistThr", path)).ravel()[0]),
-        _times(fields, "dbTimeStamp", len(map_names), path),
-        _times(fields, "qTimeStamp", len(query_names), path),
-    )
+    sides = [("dbImageFns", "utmDb", "dbTimeStamp"), ("qImageFns", "utmQ", "qTimeStamp")]
+    lacking = [name for side in sides for name in side[:2] if name not in fields]
+    if lacking:
+        raise InputError(f"{path} has no field {lacking[0]}; it has {', '.join(sorted(fields))}")
+    values: list[Any] = []
+    for names, positions, times in sides:
+        listed = [str(np.asarray(cell).item()) for cell in np.atleast_1d(fields[names])]
+        xy = np.asarray(fields[positions], np.float64)
+        xy = xy[:, None] if xy.ndim == 1 and len(listed) == 1 else xy
+        if xy.shape != (2, len(listed)):
+            raise InputError(f"{path}: {positions} has shape {xy.shape}; expected (2, {len(listed)})")
+        stamps = np.asarray(fields[times]).ravel().astype(np.int64) if times in fields else None
+        if stamps is not None and len(stamps) != len(listed):
+            raise InputError(f"{path}: {times} has {len(stamps)} entries; expected {len(listed)}")
+        values += [listed, np.ascontiguousarray(xy.T), stamps]
+    return Struct(*values)
 
 
 def find_file(path: Path, name: str) -> Path:
@@ -72,31 +73,3 @@ def _fields(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is a MATLAB 7.3 file; use the original file (version 7 or older)") from None
     except Exception as error:  # scipy raises many kinds on a damaged file
         raise InputError(f"{path} is not a MATLAB file with a dbStruct ({error})") from None
-
-
-def _field(fields: dict[str, Any], name: str, path: Path) -> Any:
-    if name not in fields:
-        raise InputError(f"{path} has no field {name}; it has {', '.join(sorted(fields))}")
-    return fields[name]
-
-
-def _strings(fields: dict[str, Any], name: str, path: Path) -> list[str]:
-    return [str(np.asarray(cell).item()) for cell in np.atleast_1d(_field(fields, name, path))]
-
-
-def _positions(fields: dict[str, Any], name: str, n: int, path: Path) -> Floats:
-    values = np.asarray(_field(fields, name, path), np.float64)
-    if values.ndim == 1 and n == 1:
-        values = values[:, None]
-    if values.shape != (2, n):
-        raise InputError(f"{path}: {name} has shape {values.shape}; expected (2, {n})")
-    return np.ascontiguousarray(values.T)
-
-
-def _times(fields: dict[str, Any], name: str, n: int, path: Path) -> NDArray[np.int64] | None:
-    if name not in fields:
-        return None
-    values = np.asarray(fields[name]).ravel()
-    if len(values) != n:
-        raise InputError(f"{path}: {name} has {len(values)} entries; expected {n}")
-    return values.astype(np.int64)

@@ -1,17 +1,17 @@
 """The dataset check: what is there, what is missing or damaged, what looks wrong, and the terms of use.
 
-Files are decoded in several processes."""
+Files are decoded in several processes.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,11 @@ from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_by
 from covis.reading.screening import look
 
 REPORT = "report.json"
-_SIDES = ("queries", "database")
-STUCK_MIN = 20
+PIECE = 512
+"""Files per task of a process."""
+_STUCK_MIN = 20
 """A compass is called stuck if all known headings of a group, at least this many, have the same value."""
-MANY_UNKNOWN = 0.2
-Findings = list[dict[str, str]]
+_MANY_UNKNOWN = 0.2
 
 
 def check(
@@ -43,212 +43,163 @@ def check(
     dataset, root, folder = DATASETS[name], Path(path), Path(out)
     if not root.exists():
         raise InputError(f"{root} does not exist; check the path")
-    findings: Findings = []
+    findings = Findings()
     splits = _read_splits(dataset, root, findings)
+    names = np.unique(np.concatenate([side.names for split in splits.values() for side in split]))
     with artifacts.claim(folder, "check", {"dataset": name, "path": str(root.resolve()), "quick": quick}):
-        names = _all_names(splits)
-        base = next(iter(splits.values())).queries.root
-        verified = verify(base, names, quick=quick, workers=workers or cpu_count())
-        verified.rejects.extend(_left_out(dataset, root, splits))
-        report = _report(dataset, root, splits, names, verified, findings)
-        report["quick"] = quick
+        files = verify(next(iter(splits.values())).queries.root, names, quick=quick, workers=workers or cpu_count())
+        report = {"dataset": dataset.name, "path": str(root), "licence": dataset.licence, "quick": quick}
+        report |= _report(dataset, splits, names, files, findings)
         report["rejects_file"] = str(folder / REJECTS)
-        write_rejects(folder / REJECTS, verified.rejects)
+        write_rejects(folder / REJECTS, files.rejects)
         artifacts.write_json(folder / REPORT, report)
     return report
 
 
+@dataclass
+class Findings:
+    """What a user should know, in order."""
+
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def add(self, level: str, code: str, text: str) -> None:
+        """One more, of a level (error, warning, note), with a code for programs."""
+        self.rows.append({"level": level, "code": code, "text": text})
+
+
 def _read_splits(dataset: Dataset, root: Path, findings: Findings) -> dict[str, Split]:
     """Every split that can be read; those that cannot become findings, unless none can."""
-    splits, errors = {}, []
+    splits: dict[str, Split] = {}
     for split in dataset.splits:
-        files = dataset.optional.get(split, ())
-        if files and not any((root / file).is_file() for file in files):
-            text = f"{split}: {files[0]} is not there; no recipe and no benchmark needs it"
-            findings.append(_finding("note", "split-absent", text))
-            continue
         try:
             splits[split] = dataset.load(root, split)
         except InputError as error:
-            errors.append((split, str(error)))
+            findings.add("error", "split-unreadable", f"{split}: {error}")
     if not splits:
-        raise InputError(f"no split of {dataset.name} can be read: {errors[0][1]}")
-    for split, text in errors:
-        findings.append(_finding("error", "split-unreadable", f"{split}: {text}"))
+        raise InputError(f"no split of {dataset.name} can be read: {findings.rows[0]['text']}")
     return splits
 
 
-def _left_out(dataset: Dataset, root: Path, splits: dict[str, Split]) -> list[Rejected]:
-    """Panoramas, which splits leave out, as rejects."""
-    if dataset.left_out is None:
-        return []
-    return [Rejected(name, "panorama", "") for split in splits for name in dataset.left_out(root, split)]
-
-
 def _report(
-    dataset: Dataset,
-    root: Path,
-    splits: dict[str, Split],
-    names: NDArray[np.bytes_],
-    verified: Verified,
-    findings: Findings,
+    dataset: Dataset, splits: dict[str, Split], names: NDArray[np.bytes_], files: Files, findings: Findings
 ) -> dict[str, Any]:
-    reasons = Counter(r.reason for r in verified.rejects)
-    seen: set[str] = set()
-    report: dict[str, Any] = {
-        "dataset": dataset.name,
-        "path": str(root),
-        "licence": dataset.licence,
-        "images": len(names),
-        "rejects": dict(sorted(reasons.items())),
-        "notes": dict(sorted(verified.notes.items())),
-        "missing": _missing_by_archive(dataset, verified, names),
-        "splits": {k: _split_facts(dataset, k, s, seen, names, verified, findings) for k, s in splits.items()},
-    }
-    report["published"] = _published_counts(dataset, report["splits"], findings)
-    for group in report["missing"]:
-        text = f"{group['missing']} of {group['listed']} files of {group['volume']} are missing; get or unpack it"
-        findings.append(_finding("error", "missing-files", text))
-    for reason, n in reasons.items():
-        if reason != "missing":
-            level = "note" if reason == "panorama" else "warning"
-            findings.append(_finding(level, "bad-files", f"{n} files: {reason} ({REASONS[reason]})"))
-    report["findings"] = findings
-    return report
-
-
-def _split_facts(
-    dataset: Dataset,
-    label: str,
-    split: Split,
-    seen: set[str],
-    names: NDArray[np.bytes_],
-    verified: Verified,
-    findings: Findings,
-) -> dict[str, Any]:
-    """Facts of one split; oddities of images that an earlier split has too (`seen`) were reported there."""
-    one_set = split.queries is split.database
-    sides = {"queries": split.queries} if one_set else dict(zip(_SIDES, split, strict=True))
+    reasons = Counter(r.reason for r in files.rejects)
+    reported: set[str] = set()
     facts: dict[str, Any] = {}
-    for side, images in sides.items():
-        key = images.fingerprint()
-        facts[side] = _side_facts(images, f"{label}/{side}", [] if key in seen else findings)
-        seen.add(key)
-    facts["one_set"] = one_set
-    facts["shared_files"] = 0 if one_set else _count_shared_files(split, names, verified)
-    if facts["shared_files"]:
-        text = f"{label}: {facts['shared_files']} queries have the same file in the map"
-        findings.append(_finding("warning", "queries-in-map", text))
-    if dataset.positive_radius_m is not None and not one_set:
-        facts |= _positive_facts(split, dataset, label, findings)
-    return facts
+    for label, split in splits.items():
+        one_set = split.queries is split.database
+        facts[label] = {"one_set": one_set}
+        for side, images in zip(("queries",) if one_set else ("queries", "database"), split, strict=False):
+            odd = Findings() if images.fingerprint() in reported else findings  # as part of an earlier split
+            facts[label][side] = _side_facts(images, f"{label}/{side}", odd)
+            reported.add(images.fingerprint())
+        if not one_set:
+            facts[label] |= _pair_facts(dataset, label, split, names, files, findings)
+    published = _published_counts(dataset, facts, findings)
+    missing = _missing_by_archive(dataset, names, files)
+    for group in missing:
+        text = f"{group['missing']} of {group['listed']} files of {group['volume']} are missing; get or unpack it"
+        findings.add("error", "missing-files", text)
+    for reason in reasons.keys() - {"missing"}:
+        findings.add("warning", "bad-files", f"{reasons[reason]} files: {reason} ({REASONS[reason]})")
+    return {
+        "images": len(names), "rejects": dict(sorted(reasons.items())), "notes": dict(sorted(files.notes.items())),
+        "missing": missing, "splits": facts, "published": published, "findings": findings.rows,
+    }  # fmt: skip
 
 
 def _side_facts(images: ImageSet, label: str, findings: Findings) -> dict[str, Any]:
     """Counts of one side, and what is odd about its positions and compass."""
-    heading, known = images.poses.heading, images.poses.known
+    known = ~np.isnan(images.poses.heading)
     facts = {
         "images": len(images),
         "groups": len(np.unique(images.group)),
-        "positions": int(known.sum()),
-        "headings": int((~np.isnan(heading)).sum()),
+        "positions": int(images.poses.known.sum()),
+        "headings": int(known.sum()),
         "listed_twice": len(images) - len(np.unique(images.names)),
     }
     if facts["listed_twice"]:
-        findings.append(_finding("warning", "listed-twice", f"{label}: {facts['listed_twice']} names are listed twice"))
-    if 0 < facts["headings"] < (1 - MANY_UNKNOWN) * len(images):
+        findings.add("warning", "listed-twice", f"{label}: {facts['listed_twice']} names are listed twice")
+    if 0 < facts["headings"] < (1 - _MANY_UNKNOWN) * len(images):
         text = f"{label}: {len(images) - facts['headings']} of {len(images)} headings are unknown or −1"
-        findings.append(_finding("warning", "compass-unknown", text))
-    stuck = [images.group_names[g] or "all" for g in _stuck_groups(images)]
+        findings.add("warning", "compass-unknown", text)
+    compass = images.columns.get("ca", images.poses.heading)  # where grid north differs a little
+    stuck = []
+    order = np.argsort(images.group, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(images.group[order])) + 1):
+        values = compass[members][~np.isnan(compass[members])]
+        if len(values) >= _STUCK_MIN and (values == values[0]).all():
+            stuck.append(images.group_names[images.group[members[0]]] or "all")
     if stuck:
         text = f"{label}: every heading is the same in {', '.join(stuck[:5])}{' …' if len(stuck) > 5 else ''}"
-        findings.append(_finding("warning", "compass-stuck", text))
+        findings.add("warning", "compass-stuck", text)
     return facts
 
 
-def _stuck_groups(images: ImageSet) -> Iterator[int]:
-    heading = images.columns.get("ca", images.poses.heading)  # the raw compass, where grid north differs a little
-    order = np.argsort(images.group, kind="stable")
-    limits = np.flatnonzero(np.diff(images.group[order])) + 1
-    for members in np.split(order, limits):
-        values = heading[members][~np.isnan(heading[members])]
-        if len(values) >= STUCK_MIN and (values == values[0]).all():
-            yield int(images.group[members[0]])
-
-
-def _count_shared_files(split: Split, names: NDArray[np.bytes_], verified: Verified) -> int:
-    """How many queries have a file whose content or name is in the map too."""
+def _pair_facts(
+    dataset: Dataset, label: str, split: Split, names: NDArray[np.bytes_], files: Files, findings: Findings
+) -> dict[str, Any]:
+    """Files on both sides, by name or content; and how many queries have a map image near them."""
     queries, database = (np.searchsorted(names, side.names.astype(names.dtype)) for side in split)
-    same_name = np.isin(queries, database)
-    digests = verified.digests[queries]
-    same_content = np.isin(digests, verified.digests[database]) & (digests != 0)
-    return int((same_name | same_content).sum())
-
-
-def _positive_facts(split: Split, dataset: Dataset, label: str, findings: Findings) -> dict[str, Any]:
-    """How many queries have a map image near them, of their own group where each has a frame of its own."""
-    from scipy.spatial import cKDTree
-
-    radius_m = dataset.positive_radius_m or 0.0
+    digests = files.digests[queries]
+    shared = np.isin(queries, database) | (np.isin(digests, files.digests[database]) & (digests != 0))
+    facts: dict[str, Any] = {"shared_files": int(shared.sum())}
+    if shared.any():
+        text = f"{label}: {facts['shared_files']} queries have the same file in the map"
+        findings.add("warning", "queries-in-map", text)
+    if dataset.positive_radius_m is None:
+        return facts
     located = split.queries.poses.known
-    answerable = np.zeros(len(split.queries), bool)
-    code = {name: i for i, name in enumerate(split.database.group_names)}
-    for at, group in enumerate(split.queries.group_names):
-        mine = np.flatnonzero((split.queries.group == at) & located)
-        comparable = split.database.group == code.get(group, -1) if dataset.groups_apart else True
-        theirs = np.flatnonzero(split.database.poses.known & comparable)
-        if len(mine) and len(theirs):
-            distance, _ = cKDTree(split.database.poses.xy[theirs]).query(split.queries.poses.xy[mine])
-            answerable[mine] = distance <= radius_m
-    without = int((located & ~answerable).sum())
+    without = int((located & ~_near_map(split, dataset.positive_radius_m, dataset.groups_apart)).sum())
     if without:
         level = "error" if without == located.sum() else "warning"
-        text = f"{label}: {without} of {int(located.sum())} located queries have no map image within {radius_m:g} m"
-        findings.append(_finding(level, "without-positive", text))
-    return {"located_queries": int(located.sum()), "without_positive": without, "within_m": radius_m}
+        text = f"{without} of {int(located.sum())} located queries have no map image within"
+        findings.add(level, "without-positive", f"{label}: {text} {dataset.positive_radius_m:g} m")
+    within = {"without_positive": without, "within_m": dataset.positive_radius_m}
+    return facts | {"located_queries": int(located.sum())} | within
 
 
-def _missing_by_archive(dataset: Dataset, verified: Verified, names: NDArray[np.bytes_]) -> list[dict[str, Any]]:
+def _near_map(split: Split, radius_m: float, groups_apart: bool) -> NDArray[np.bool_]:
+    """(Q,) whether a map image is near, of the query's own group where each has a frame of its own."""
+    from scipy.spatial import cKDTree
+
+    near = np.zeros(len(split.queries), bool)
+    names = [np.array(side.group_names)[side.group] if groups_apart else np.zeros(len(side)) for side in split]
+    for group in np.unique(names[0]):
+        mine, theirs = ((own == group) & side.poses.known for own, side in zip(names, split, strict=True))
+        if mine.any() and theirs.any():
+            distance, _ = cKDTree(split.database.poses.xy[theirs]).query(split.queries.poses.xy[mine])
+            near[mine] = distance <= radius_m
+    return near
+
+
+def _missing_by_archive(dataset: Dataset, names: NDArray[np.bytes_], files: Files) -> list[dict[str, Any]]:
     """Absent files by the download they belong to."""
     volume = dataset.volume or (lambda name: name.rpartition("/")[0] or ".")
-    absent = Counter(volume(r.image) for r in verified.rejects if r.reason == "missing")
-    if not absent:
-        return []
-    listed = Counter(volume(os.fsdecode(name)) for name in names)
+    absent = Counter(volume(r.image) for r in files.rejects if r.reason == "missing")
+    listed = Counter(volume(os.fsdecode(name)) for name in names) if absent else Counter()
     return [{"volume": v, "missing": n, "listed": listed[v]} for v, n in sorted(absent.items())]
 
 
 def _published_counts(dataset: Dataset, splits: dict[str, Any], findings: Findings) -> list[dict[str, Any]]:
     """Published counts beside those found: exact ones, and lower bounds where only a server counts exactly."""
     rows = []
-    exact = [(key, n, True) for key, n in dataset.published.items()]
-    for key, expected, known in [*exact, *((key, n, False) for key, n in dataset.at_least.items())]:
-        split, _, side = key.rpartition("/")
-        facts = splits.get(split)
-        if facts is None:
-            continue
-        images = facts.get(side, facts["queries"])["images"]
-        rows.append({"count": key, "published": expected, "exact": known, "found": images})
-        if images != expected if known else images < expected:
-            reference = f"published are {expected}" if known else f"the whole set has at least {expected}"
-            findings.append(_finding("warning", "count-differs", f"{key}: {images} images, {reference}"))
+    counts = [(*item, True) for item in dataset.published.items()] + [
+        (*item, False) for item in dataset.at_least.items()
+    ]
+    for split, both, exact in counts:
+        for side, expected in zip(("queries", "database"), both, strict=True):
+            if expected is None or split not in splits:
+                continue
+            images = splits[split].get(side, splits[split]["queries"])["images"]
+            rows.append({"count": f"{split}/{side}", "published": expected, "exact": exact, "found": images})
+            if images < expected or (exact and images > expected):
+                reference = f"published are {expected}" if exact else f"the whole set has at least {expected}"
+                findings.add("warning", "count-differs", f"{split}/{side}: {images} images, {reference}")
     return rows
 
 
-def _all_names(splits: dict[str, Split]) -> NDArray[np.bytes_]:
-    """(N,) every name once, sorted."""
-    return np.unique(np.concatenate([side.names for split in splits.values() for side in split]))
-
-
-def _finding(level: str, code: str, text: str) -> dict[str, str]:
-    return {"level": level, "code": code, "text": text}
-
-
-PIECE = 512
-
-
-@dataclass(frozen=True, eq=False)
-class Verified:
+class Files(NamedTuple):
     """What was found in each file."""
 
     rejects: list[Rejected]
@@ -258,44 +209,39 @@ class Verified:
     """How often a decoder had to convert, rescale or turn an image."""
 
 
-def verify(root: Path, names: NDArray[np.bytes_], *, quick: bool, workers: int) -> Verified:
+def verify(root: Path, names: NDArray[np.bytes_], *, quick: bool, workers: int) -> Files:
     """Checks the files `names` below `root`; `quick` looks only at each file's beginning and end."""
-    digests = np.zeros(len(names), np.uint64)
     rejects: list[Rejected] = []
+    digests: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
     notes: Counter[str] = Counter()
     pieces = (names[k : k + PIECE] for k in range(0, len(names), PIECE))
-    done = 0
     with Meter("checking", len(names), "images") as meter:
-        for hashes, bad, noted in in_processes(partial(_check_files, root, quick), pieces, workers):
-            digests[done : done + len(hashes)] = hashes
-            rejects += bad
-            notes.update(noted)
-            done += len(hashes)
-            meter.advance(len(hashes))
-    return Verified(rejects, digests, notes)
+        for part in in_processes(partial(_check_files, root, quick), pieces, workers):
+            rejects += part.rejects
+            digests.append(part.digests)
+            notes.update(part.notes)
+            meter.advance(len(part.digests))
+    return Files(rejects, np.concatenate(digests), notes)
 
 
-def _check_files(
-    root: Path, quick: bool, part: NDArray[np.bytes_]
-) -> tuple[NDArray[np.uint64], list[Rejected], Counter[str]]:
-    """Digests, rejects and notes of some files, in a worker."""
-    hashes = np.zeros(len(part), np.uint64)
+def _check_files(root: Path, quick: bool, names: NDArray[np.bytes_]) -> Files:
+    """The same for some files, in a worker."""
     rejects: list[Rejected] = []
+    digests = np.zeros(len(names), np.uint64)
     notes: Counter[str] = Counter()
-    folder = str(root)
-    for i, name in enumerate(map(os.fsdecode, part)):
-        path = os.path.join(folder, name)  # noqa: PTH118 - a Path each costs as much as opening the file
+    for i, name in enumerate(map(os.fsdecode, names)):
+        path = os.path.join(root, name)  # noqa: PTH118 - a Path each costs as much as opening the file
         try:
             if quick:
                 verdict = look(path)
                 if verdict:
                     raise verdict
-            else:
-                data = read(path)
-                hashes[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
-                decoded = decode_bytes(data, (32, 32), path)  # the smallest scale still reads every bit
-                notes.update(decoded.notes)
-                notes["turned"] += decoded.orientation != 1
+                continue
+            data = read(path)
+            digests[i] = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+            decoded = decode_bytes(data, (32, 32), path)  # the smallest scale still reads every bit
+            notes.update(decoded.notes)
+            notes["turned"] += decoded.orientation != 1
         except Reject as reject:
             rejects.append(Rejected(name, reject.reason, reject.detail))
-    return hashes, rejects, +notes
+    return Files(rejects, digests, +notes)

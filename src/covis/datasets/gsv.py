@@ -6,11 +6,9 @@ group is a city, with its own metric frame. Columns here: `place` (unique over a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis import images as image_sets
 from covis.core.errors import InputError, unknown_name
@@ -22,15 +20,9 @@ from covis.reading.columns import ColumnKind, read_columns
 _NAME = "gsv"
 PLACES_PER_CITY = 10**5
 _KINDS: dict[str, ColumnKind] = {
-    "place_id": "integer",
-    "year": "integer",
-    "month": "integer",
-    "northdeg": "integer",
-    "city_id": "text",
-    "lat": "text",
-    "lon": "text",
-    "panoid": "name",
-}
+    "place_id": "integer", "year": "integer", "month": "integer", "northdeg": "integer", "city_id": "text", "lat": "text",
+    "lon": "text", "panoid": "name",
+}  # fmt: skip
 
 
 def load(path: Path, split: str) -> Split:
@@ -42,14 +34,8 @@ def load(path: Path, split: str) -> Split:
     for city in cities:
         if city not in present:
             raise unknown_name(f"split of {_NAME}", city, ["train", *present])
-    images = read_views(path, cities)
+    images = image_sets.concatenate([_city(path, city, k) for k, city in enumerate(cities)])
     return Split(images, images)
-
-
-def read_views(path: Path | str, cities: Sequence[str]) -> ImageSet:
-    """The views of `cities`."""
-    path = Path(path)
-    return image_sets.concatenate([_city(path, city, k) for k, city in enumerate(cities)])
 
 
 def _city(path: Path, city: str, order: int) -> ImageSet:
@@ -59,38 +45,18 @@ def _city(path: Path, city: str, order: int) -> ImageSet:
     if lost:
         raise InputError(f"{file} has no column {lost[0]}; expected {', '.join(_KINDS)}")
     place, year, month, north = (cells[k] for k in ("place_id", "year", "month", "northdeg"))
-    lat, lon, panorama, labels = (cells[k] for k in ("lat", "lon", "panoid", "city_id"))
+    lat, lon, panorama = cells["lat"], cells["lon"], cells["panoid"]
     poses = Poses.from_latlon(lat.astype(np.float64), lon.astype(np.float64), north.astype(np.float64))
     local = Poses(poses.xy, poses.heading)  # cities have frames of their own; only their groups keep them apart
-    columns = {
-        "place": place % PLACES_PER_CITY + order * PLACES_PER_CITY,
-        "year": year,
-        "month": month,
-        "panorama": panorama,
-    }
-    listed = _names(city, labels, place, year, month, north, lat, lon, panorama)
-    return ImageSet.of(path, listed, local, city, columns=columns)
-
-
-def _names(
-    city: str,
-    labels: NDArray[np.str_],
-    place: NDArray[np.int64],
-    year: NDArray[np.int64],
-    month: NDArray[np.int64],
-    north: NDArray[np.int64],
-    lat: NDArray[np.str_],
-    lon: NDArray[np.str_],
-    panorama: NDArray[np.bytes_],
-) -> list[bytes]:
-    """File names as the lists' own loader makes them, the numbers as Python prints them."""
-    rows = zip(labels, place, year, month, north, lat, lon, panorama, strict=True)
-    return [
-        f"Images/{city}/{c}_{p % PLACES_PER_CITY:07d}_{y:04d}_{m:02d}_{n:03d}_{float(a)}_{float(o)}_".encode()
-        + pano
-        + b".jpg"
+    number = place % PLACES_PER_CITY
+    # file names as the lists' own loader makes them, the numbers as Python prints them
+    rows = zip(cells["city_id"], number, year, month, north, lat, lon, panorama, strict=True)
+    names = [
+        f"Images/{city}/{c}_{p:07d}_{y:04d}_{m:02d}_{n:03d}_{float(a)}_{float(o)}_".encode() + pano + b".jpg"
         for c, p, y, m, n, a, o, pano in rows
     ]
+    columns = {"place": number + order * PLACES_PER_CITY, "year": year, "month": month, "panorama": panorama}
+    return ImageSet.of(path, names, local, city, columns=columns)
 
 
 DATASETS.register(_NAME)(
@@ -98,6 +64,7 @@ DATASETS.register(_NAME)(
         name=_NAME,
         load=load,
         splits=("train",),
+        more_splits=True,
         licence="CC BY-NC-SA 4.0; images by Google Street View, non-commercial research",
         volume=lambda name: "/".join(name.split("/")[:2]),
     )

@@ -10,7 +10,7 @@ labels that the method's authors released count them. The test cities have no po
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +71,6 @@ def _cities(split: str) -> tuple[str, ...]:
     return cities
 
 
-def panoramas_of(path: Path, split: str) -> list[str]:
-    """Names of the panoramas that `load` leaves out."""
-    sides = read_cities(path, _present(path, _cities(split), complete=split != "train", warned=True), panoramas=True)
-    return [side.name(int(i)) for side in sides for i in np.flatnonzero(side.columns["pano"])]
-
-
 def read_cities(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
     """Queries and map of `cities`, in the order of the CSV files; with `panoramas`, those too."""
     sides = []
@@ -95,12 +89,8 @@ def _without_panoramas(images: ImageSet) -> ImageSet:
     return images.subset(~panorama) if panorama.any() else images
 
 
-def _present(path: Path, cities: Iterable[str], complete: bool, warned: bool = False) -> tuple[str, ...]:
-    """The cities whose metadata is there; a benchmark needs all of them, training takes what there is.
-
-    Missing cities are reported once: not again if the caller has already `warned` of them.
-    """
-    wanted = tuple(cities)
+def _present(path: Path, wanted: tuple[str, ...], complete: bool) -> tuple[str, ...]:
+    """The cities whose metadata is there; a benchmark needs all of them, training takes what there is."""
     present = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
     missing = [city for city in wanted if city not in present]
     if missing and (complete or not present):
@@ -108,7 +98,7 @@ def _present(path: Path, cities: Iterable[str], complete: bool, warned: bool = F
             f"{path / _volume(missing[0]) / missing[0]} has no query/seq_info.csv (missing: {', '.join(missing)}); "
             "unpack metadata.zip of MSLS there"
         )
-    if missing and not warned:
+    if missing:
         warn(f"{path} lacks {len(missing)} of {len(wanted)} cities: {', '.join(missing)}")
     return present
 
@@ -178,9 +168,9 @@ DATASETS.register(_NAME)(
         load=load,
         splits=tuple(CITIES),
         licence="CC BY-NC-SA 4.0 for research; images by Mapillary's contributors, request at mapillary.com",
-        published={"val/database": 18871},
-        at_least={"test/queries": 20_000, "test/database": 20_000},
-        left_out=panoramas_of,
+        more_splits=True,
+        published={"val": (None, 18871)},
+        at_least={"test": (20_000, 20_000)},
         rule=FovOverlap(within_group=True),
         groups={split: len(cities) for split, cities in CITIES.items()},
         splits_by_group=True,

@@ -41,8 +41,6 @@ def load_table(path: Path, split: str) -> Split:
 
 def load_photos(path: Path, split: str) -> Split:
     """The photos of a folder, with what EXIF or a track beside them says; `known_walks` leaves every fourth walk out."""
-    if split not in (SPLIT, KNOWN, NEW):
-        raise unknown_name("split of photos", split, (SPLIT, KNOWN, NEW))
     images = open_images(path)
     if split == SPLIT:
         return Split(images, images)
@@ -50,5 +48,5 @@ def load_photos(path: Path, split: str) -> Split:
     return sides if split == NEW else Split(sides.database, sides.database)
 
 
-DATASETS.register("table")(Dataset(name="table", load=load_table, splits=(SPLIT,), licence="your own"))
-DATASETS.register("photos")(Dataset(name="photos", load=load_photos, splits=(SPLIT, KNOWN, NEW), licence="your own"))
+DATASETS.register("table")(Dataset("table", load_table, (SPLIT,), "your own", more_splits=True))
+DATASETS.register("photos")(Dataset("photos", load_photos, (SPLIT, KNOWN, NEW), "your own"))

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from covis.core.arrays import Floats
-from covis.core.errors import unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.datasets.dbstruct import find_file, read_struct
 from covis.images import ImageSet, Split
@@ -23,7 +22,7 @@ _QUERIES = "queries_real"
 _FRAME = "EPSG:32617"
 YAW_STEP_DEG = 30
 _NAME = re.compile(r"(?P<panorama>\d+)_pitch(?P<pitch>\d+)_yaw(?P<yaw>\d+)\.")
-_PUBLISHED = {
+_PUBLISHED: dict[str, dict[str, tuple[int, int]]] = {
     "pitts30k": {"train": (7416, 10000), "val": (7608, 10000), "test": (6816, 10000)},
     "pitts250k": {"train": (7824, 91464), "val": (7608, 78648), "test": (8280, 83952)},
 }
@@ -32,8 +31,6 @@ _PUBLISHED = {
 
 def load(path: Path, split: str, name: str) -> Split:
     """Queries and map of `split`."""
-    if split not in _SPLITS:
-        raise unknown_name(f"split of {name}", split, _SPLITS)
     struct = read_struct(find_file(path, f"{name}_{split}.mat"))
     queries = [f"{_QUERIES}/{n}" for n in struct.query_names]
     return Split(_images(path, queries, struct.query_xy), _images(path, struct.map_names, struct.map_xy))
@@ -55,11 +52,7 @@ def _pittsburgh(name: str) -> Dataset:
         load=partial(load, name=name),
         splits=_SPLITS,
         licence="research use, on request from its authors (Torii et al.)",
-        published={
-            f"{split}/{side}": n
-            for split, both in _PUBLISHED[name].items()
-            for side, n in zip(("queries", "database"), both, strict=True)
-        },
+        published=_PUBLISHED[name],
         volume=lambda name: f"{name.split('/')[0]}.tar",
     )
 

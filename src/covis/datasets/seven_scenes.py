@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from covis.core.arrays import Floats
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
 from covis.core.foreign import read_foreign_text
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split, concatenate
@@ -39,8 +39,6 @@ _FRAME = re.compile(r"^(frame-(\d+))\.color\.(png|jpg|jpeg)$")
 def load(path: Path, split: str) -> Split:
     """`<scene>`: test frames against training frames; `<scene>/train`: the training frames with themselves."""
     scene, _, part = split.partition("/")
-    if scene not in SCENES or part not in ("", "train"):
-        raise unknown_name(f"split of {_NAME}", split, [*SCENES, *(f"{s}/train" for s in SCENES)])
     database = read_scene(path, scene, "Train")
     return Split(database, database) if part else Split(read_scene(path, scene, "Test"), database)
 
@@ -108,11 +106,7 @@ DATASETS.register(_NAME)(
         load=load,
         splits=(*SCENES, *(f"{scene}/train" for scene in SCENES)),
         licence="Microsoft Research licence: non-commercial; cite Shotton et al. 2013",
-        published={
-            f"{scene}/{side}": n
-            for scene, both in SCENES.items()
-            for side, n in zip(("queries", "database"), both, strict=True)
-        },
+        published=SCENES,
         volume=lambda name: f"{name.rsplit('/', 1)[0]}.zip",
         positive_radius_m=None,
         rule=SurfaceOverlap(cloud_up="-y"),

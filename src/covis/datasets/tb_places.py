@@ -22,7 +22,7 @@ from covis.poses import Poses, quaternion_matrices
 _NAME = "tb_places"
 PAIRS = {"w17_w18": ("W18", "W17"), "w18": ("W18_query", "W18_map")}
 """Split → lists of queries and map."""
-_SPLITS = (*PAIRS, "w16_train", "w17_train", "w18_all")
+_SPLITS = (*PAIRS, "w17_train", "w18_all")
 _BODY_FROM_CAMERA = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 """Camera axes (right, down, ahead) in the robot's (ahead, left, up)."""
 _ONE_SET = {"w16_train": "W16", "w17_train": "W17", "w18_all": "W18"}
@@ -77,13 +77,8 @@ DATASETS.register(_NAME)(
         load=load,
         splits=_SPLITS,
         licence="research use; cite Leyva-Vallina et al. 2019 (IEEE Access)",
-        optional={"w16_train": ("W16.json", "W16/W16.json")},
-        published={
-            "w16_train/queries": 40752,
-            "w17_train/queries": 10948,
-            "w17_w18/queries": 23043,
-            "w17_w18/database": 10948,
-        },
+        more_splits=True,
+        published={"w17_train": (10948, None), "w17_w18": (23043, 10948)},
         positive_radius_m=3.5,
         groups_apart=False,
         rule=FovOverlap(radius_m=3.5),

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from covis.core.arrays import Floats
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
 from covis.core.listings import walk_images
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
@@ -31,8 +31,6 @@ _EXAMPLE = "@0548166.01@4183000.51@10@S@037.79@-122.45@pano@03@180@@@@201909@@.j
 
 def load(path: Path, split: str) -> Split:
     """Queries and map of `split`, in one frame."""
-    if split not in _SPLITS:
-        raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     folder = next((f for f in (path / "images" / split, path / split) if f.is_dir()), None)
     if folder is None:
         raise InputError(f"{path / 'images' / split} does not exist; expected images/{split}/{{database,queries}}")

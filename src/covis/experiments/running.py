@@ -263,7 +263,7 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
 def part_of_training(dataset: str, split: str, path: Path | None) -> str:
     """How a training split differs from the published one, by its counts and groups; empty if it is the whole."""
     facts, images = datasets.DATASETS[dataset], datasets.load(dataset, path, split).queries
-    queries, groups = facts.published.get(f"{split}/queries"), facts.groups.get(split)
+    (queries, _), groups = facts.published.get(split, (None, None)), facts.groups.get(split)
     if queries in (None, len(images)) and groups in (None, len(images.group_names)):
         return ""
     whole = " and ".join(f"{n:,} {what}" for n, what in ((queries, "queries"), (groups, "groups")) if n is not None)

@@ -44,11 +44,6 @@ PROTOCOLS = {
 """Column prefix → our protocol that counts in the same way as the published figures."""
 
 
-def _test_counts(dataset: str) -> tuple[int, int]:
-    bounds = DATASETS[dataset].at_least
-    return bounds["test/queries"], bounds["test/database"]
-
-
 COUNTS = {
     "msls_val": (740, 18871),
     "pitts30k_test": (6816, 10000),
@@ -59,9 +54,9 @@ COUNTS = {
 }
 """Queries and map images of the whole benchmark; another count is another benchmark."""
 AT_LEAST = {
-    "msls_test": _test_counts("msls"),
+    "msls_test": DATASETS["msls"].at_least["test"],
     "robotcar_v2": (1_800, 6_000),  # one camera of three
-    "cmu_extended_one_map": _test_counts("cmu_extended"),
+    "cmu_extended_one_map": DATASETS["cmu_extended"].at_least["test"],
 }
 """Lower bounds of these counts where only servers know the exact ones; fewer means a part of the benchmark."""
 DENOMINATORS: dict[str, Literal["answerable", "all"]] = dict.fromkeys(
