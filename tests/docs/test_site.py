@@ -31,7 +31,7 @@ def test_the_site_builds(tmp_path):
         if not inspect.ismodule(thing):
             assert f"{thing.__module__}.{thing.__qualname__}" in anchors, f"covis.{name} is on no page of the reference"
     study = (tmp_path / "site" / "train" / "index.html").read_text(encoding="utf-8")
-    assert "../images/report-dark.webp#only-dark" in study
+    assert "../images/report-training-dark.webp#only-dark" in study
     assert "<source" not in study
 
 
