@@ -26,7 +26,7 @@ def photos(folder: Path) -> ImageSet:
         Image.fromarray(np.full((30, 40, 3), 20 * i, np.uint8)).save(folder / name)
     poses = Poses.from_latlon(55.7 + 0.0002 * np.arange(12), np.full(12, 13.19), np.arange(12) * 30.0)
     files = np.array([os.fsencode(folder / name) for name in names])
-    return ImageSet.of(folder, names, poses, columns={"file": files})
+    return ImageSet.of(folder, names, poses, ["east"] * 8 + ["west"] * 4, columns={"file": files})
 
 
 def answer(images: ImageSet, i: int, confident: bool) -> Answer:
@@ -116,8 +116,7 @@ def test_legends_name_what_is_drawn_and_nothing_else(opened):
     assert ("located, confident" in shown) == confident
     assert {"match", "line to a match", "photo of the map"} <= set(shown)
     page = opened("map.html")
-    assert page.locator(".legend").inner_text().splitlines()[1:3] == ["chosen photo", "photo with a picture"]
-    assert "match" not in page.locator(".legend").inner_text()
+    assert page.locator(".legend").inner_text().splitlines()[1:] == ["chosen photo", "heading", "east", "west"]
 
 
 def test_a_chosen_photo_of_a_map_stands_out(opened):
@@ -125,6 +124,7 @@ def test_a_chosen_photo_of_a_map_stands_out(opened):
     page.locator("#list button").nth(3).click()
     name = page.locator("#name").inner_text()
     assert page.locator(f".leaflet-marker-icon[title='chosen: {name}']").count() == 1
+    assert page.evaluate("covisMap.pins.every((p) => p.options.fillOpacity < 0.5)")
     page.locator("#overview").click()
     assert page.locator(".leaflet-marker-icon[title^='chosen']").count() == 0
 
@@ -132,9 +132,28 @@ def test_a_chosen_photo_of_a_map_stands_out(opened):
 def test_a_photo_chosen_far_down_the_list_is_in_view(opened):
     page = opened("map.html", 1280, 420)
     page.locator("#list button").last.click()
-    side = "document.querySelector('aside')"
-    assert page.evaluate(f"{side}.scrollHeight > {side}.clientHeight")
-    assert page.evaluate(f"{side}.scrollTop") == 0
+    assert page.evaluate("document.querySelector('aside').scrollTop") == 0
+    assert page.locator("#name").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#list").is_visible()
+
+
+def test_the_list_is_filtered_and_sorted(opened):
+    page = opened()
+    names = page.locator("#list b")
+    page.select_option("#show", "sure")
+    assert [name.split("/")[-1] for name in names.all_inner_texts()] == ["0.jpg", "9.jpg"]
+    page.select_option("#show", "")
+    page.fill("#low", "50")
+    page.locator("#low").dispatch_event("change")
+    assert names.count() == 3  # the unusable photo has no probability
+    page.select_option("#sort", "name")
+    assert names.first.inner_text().endswith("/0.jpg")
+    assert page.locator("#walk").is_hidden()  # all are of one folder
+    page = opened("map.html")
+    page.select_option("#walk", "west")
+    assert page.locator("#list button").count() == 4
+    assert page.locator("#show").is_hidden()
 
 
 def test_the_keyboard_does_it_all(opened):
@@ -227,7 +246,7 @@ def test_the_keyboard_goes_from_the_list_to_the_matches_and_back(opened):
     page.locator("#list button").nth(1).focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "overview"
-    for _ in range(6):  # previous, next, two links, copy, the first match
+    for _ in range(7):  # previous, next, three links, copy, the first match
         page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent").startswith("1. 4.jpg")
     page.keyboard.press("Escape")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from covis.core.arrays import Ids
 from covis.core.files import write_text
 from covis.core.progress import warn
 from covis.core.tables import counted
@@ -21,17 +22,19 @@ from covis.maps.answers import Answer, Match, Place, match_facts, printable, sig
 from covis.maps.locating import places_of
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
+from covis.reading.decoding import Reject
+from covis.reading.exif import read_photo
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
 from covis.web.thumbnails import data_url
 from covis.web.tiles import parse_tiles
 
-_PIXELS = ((100, 400), (1000, 256))
-"""Up to how many pictures they are how large, so that a page of a thousand answers stays below 25 MB."""
+_PIXELS = ((100, 400), (500, 256), (1000, 200))
+"""Up to how many pictures they are how large, so that a page stays below 25 MB."""
 _LEAST_PIXELS = 160
+_PICTURES = 2000
+"""Most pictures in a page."""
 _PLACES = 20_000
 """Most photos of the map that a page shows as dots."""
-_PICTURES = 400
-"""Most photos of a whole map that are shown with a picture."""
 
 
 def write_answers(
@@ -45,12 +48,14 @@ def write_answers(
     sure, located = sum(a.confident for a in answers), sum(a.position is not None and not a.absent for a in answers)
     of = f"{located} of " if located < len(answers) else ""
     lead = f"{of}{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
-    files = {match.file for answer in answers for match in answer.matches}
+    ranks = range(max((len(answer.matches) for answer in answers), default=0))
+    best_first = dict.fromkeys(m.file for rank in ranks for answer in answers for m in answer.matches[rank : rank + 1])
+    files = list(best_first)[: max(0, _PICTURES - len(answers))]
     earth = bool(images.poses.frame)
     thumbnails = Thumbnails(images.root, _pixels(len(answers) + len(files)), pictures)
-    entries = [_entry(answer, earth, thumbnails.pixels) for answer in answers]
-    shown = {printable(file): thumbnails.of(file) for file in sorted(files)}
-    _write_page(path, "Where these photos were taken", lead, entries, images, thumbnails=shown, tiles=tiles)
+    entries = [_entry(answer, earth, thumbnails.pixels if i < _PICTURES else 0) for i, answer in enumerate(answers)]
+    shown = {printable(file): thumbnails.of(file) for file in files}
+    _write_page(path, "Where these photos were taken", lead, images, entries=entries, thumbnails=shown, tiles=tiles)
     thumbnails.tell(path)
 
 
@@ -65,15 +70,11 @@ def write_map(
 ) -> None:
     """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
     lead = f"{counted(len(images), 'photo')} in {counted(len(np.unique(images.group)), 'group')}."
-    shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
-    earth, thumbnails = bool(images.poses.frame), Thumbnails(images.root, _pixels(len(shown)), pictures)
-    entries: list[dict[str, Any]] = [
-        {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
-         "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
-         "thumbnail": thumbnails.of(Path(os.fsdecode(images.columns["file"][i]))), "heading": place.heading, "at": _at(place, earth)}
-        for i, place in zip(shown, places_of(images.poses.subset(shown)), strict=True)
-    ]  # fmt: skip
-    _write_page(path, name, lead, entries, images, facts=facts, tiles=tiles)
+    images = _some(images, _PLACES)
+    pictured = range(0, len(images), max(1, -(-len(images) // _PICTURES)))
+    thumbnails = Thumbnails(images.root, _pixels(len(pictured)), pictures)
+    shown = {str(i): thumbnails.of(Path(os.fsdecode(images.columns["file"][i]))) for i in pictured}
+    _write_page(path, name, lead, images, facts=facts, thumbnails=shown, tiles=tiles)
     thumbnails.tell(path)
 
 
@@ -81,17 +82,20 @@ def _write_page(
     path: Path,
     title: str,
     lead: str,
-    entries: Sequence[Mapping[str, Any]],
     images: ImageSet,
     *,
-    thumbnails: Mapping[str, str] | None = None,
+    entries: Sequence[Mapping[str, Any]] | None = None,
+    thumbnails: Mapping[str, str],
     facts: Mapping[str, Any] | None = None,
     tiles: str = "",
 ) -> None:
+    """entries: of the answers; None: the page is of the map's own photos."""
     below = parse_tiles(tiles) if images.poses.frame else None
+    images = _some(images, _PLACES)
+    present, group = np.unique(images.group, return_inverse=True)
     data = {
-        "earth": bool(images.poses.frame), "tiles": below and asdict(below), "photos": _dots(images), "entries": entries,
-        "thumbnails": thumbnails or {},
+        "earth": bool(images.poses.frame), "tiles": below and asdict(below), "photos": _dots(images, group), "entries": entries,
+        "groups": [text_of(os.fsencode(images.group_names[g])) for g in present], "thumbnails": thumbnails,
     }  # fmt: skip
     page = rendered(
         "answers.html",
@@ -109,10 +113,11 @@ def _entry(answer: Answer, earth: bool, pixels: int) -> dict[str, Any]:
     """One photo for the page's script."""
     position = None if answer.absent else answer.position
     return {
-        "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
+        "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
+        "walk": printable(Path(answer.photo.parent.name)), "day": _day(answer.photo),
         "tone": "none" if position is None else "sure" if answer.confident else "unsure",
         "p": significant(answer.probability),
-        "thumbnail": data_url(answer.photo if answer.view is None else answer.view.photo, pixels),
+        "thumbnail": data_url(answer.photo if answer.view is None else answer.view.photo, pixels) if pixels else "",
         "at": None if position is None else _at(position.place, earth),
         "heading": None if position is None else position.place.heading,
         "radius_m": None if position is None else position.radius_m,
@@ -135,13 +140,25 @@ def _at(place: Place, earth: bool) -> tuple[float, float]:
     return round(place.y, 3), round(place.x, 3)
 
 
-def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
-    """Position, heading and name of the map's photos, every n-th if there are many."""
-    some = images.subset(np.arange(0, len(images), max(1, -(-len(images) // _PLACES))))
+def _day(photo: Path) -> str:
+    """When a photo was taken, such as 2025-07-05; empty where its file does not say."""
+    try:
+        return read_photo(photo).taken[:10] if photo.is_file() else ""
+    except Reject:
+        return ""
+
+
+def _some(images: ImageSet, most: int) -> ImageSet:
+    """All photos, or every n-th if there are more than `most`."""
+    return images.subset(np.arange(0, len(images), max(1, -(-len(images) // most))))
+
+
+def _dots(images: ImageSet, groups: Ids) -> list[tuple[float, float, float | None, str, int]]:
+    """Position, heading, name and group of the map's photos."""
     earth = bool(images.poses.frame)
     return [
-        (*_at(place, earth), None if place.heading is None else round(place.heading, 1), text_of(name))
-        for place, name in zip(places_of(some.poses), some.names, strict=True)
+        (*_at(place, earth), None if place.heading is None else round(place.heading, 1), text_of(name), int(group))
+        for place, name, group in zip(places_of(images.poses), images.names, groups, strict=True)
     ]
 
 

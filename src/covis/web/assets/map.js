@@ -1,7 +1,6 @@
 "use strict";
 // The map of every page: on Earth or on a plane in metres, over tiles or a grid. Names are shown as text, never as markup.
 const PlaceMap = (() => {
-  const METRE_DEG = 1 / 111320;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
   // Children that are strings become text nodes.
@@ -45,17 +44,31 @@ const PlaceMap = (() => {
     return map;
   }
 
-  const unit = (earth) => (earth ? METRE_DEG : 1);
+  // A place on the map's canvas: a dot, and a wedge where it looks, of one size at every zoom.
+  const Place = L.CircleMarker.extend({
+    options: { heading: null, radius: 3, stroke: false, fillOpacity: 0.8 },
+    _updateBounds() {
+      const reach = 3 * this._radius + this._clickTolerance();
+      this._pxBounds = L.bounds(this._point.subtract([reach, reach]), this._point.add([reach, reach]));
+    },
+    _updatePath() {
+      const { _ctx: context, _drawing: drawing } = this._renderer, { heading, fillColor, fillOpacity } = this.options;
+      if (drawing && heading !== null && !this._empty()) {
+        const { x, y } = this._point, turn = ((heading - 90) * Math.PI) / 180;
+        context.globalAlpha = fillOpacity / 2;
+        context.fillStyle = fillColor;
+        context.beginPath();
+        context.moveTo(x, y);
+        context.arc(x, y, 3 * this._radius, turn - 0.42, turn + 0.42);
+        context.fill();
+      }
+      L.CircleMarker.prototype._updatePath.call(this);
+    },
+  });
+  const place = (at, options) => new Place(at, options);
 
-  // A heading as a wedge of `length` metres; `at` is [latitude, longitude] or [north, east].
-  function wedge(earth, at, heading, length, style) {
-    const squeeze = earth ? Math.max(0.05, Math.cos((at[0] * Math.PI) / 180)) : 1;
-    const tip = (turn) => {
-      const angle = ((heading + turn) * Math.PI) / 180;
-      return [at[0] + Math.cos(angle) * length * unit(earth), at[1] + (Math.sin(angle) * length * unit(earth)) / squeeze];
-    };
-    return L.polygon([at, ...[-24, -12, 0, 12, 24].map(tip)], { stroke: false, interactive: false, ...style });
-  }
+  // One colour per group, as far from those of its neighbours as a circle of hues allows.
+  const groupColour = (i) => `hsl(${Math.round(i * 137.5) % 360} 62% ${matchMedia("(prefers-color-scheme: dark)").matches ? 62 : 42}%)`;
 
   function pin({ heading = null, fill, size = 7, label = "" }) {
     const turn = heading === null ? "" : `<path d="M0 0L-9 -24L9 -24Z" fill="${fill}" fill-opacity=".55" transform="rotate(${Number(heading)})"/>`;
@@ -66,7 +79,7 @@ const PlaceMap = (() => {
   }
 
   // Leaflet takes strings as markup, so a name is given to it as an element.
-  const tooltip = (layer, text) => layer.bindTooltip(element("span", {}, text));
+  const tooltip = (layer, text) => layer.bindTooltip(() => element("span", {}, text));
 
   // What else pages share: shares, pictures with captions, ways to take a position elsewhere.
   const percent = (share) => `${Math.min(99, Math.max(1, Math.round(100 * share)))}\u00a0%`; // no estimate is 0 or 100
@@ -90,10 +103,11 @@ const PlaceMap = (() => {
     const away = (text, href) => element("a", { href, target: "_blank", rel: "noopener noreferrer" }, text);
     return [
       away("OpenStreetMap", `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=18/${lat}/${lon}`),
+      away("Google Maps", `https://www.google.com/maps/search/?api=1&query=${lat},${lon}`),
       away("geo: link", `geo:${lat},${lon}`),
       element("button", { type: "button", class: "copy", onclick: () => copy(`${lat}, ${lon}`) }, "copy position"),
     ];
   }
 
-  return { colour, copy, create, element, figure, links, percent, picture, pin, tooltip, unit, wedge };
+  return { colour, copy, create, element, figure, groupColour, links, percent, picture, pin, place, tooltip };
 })();
