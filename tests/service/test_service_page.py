@@ -183,7 +183,7 @@ def test_a_name_that_looks_like_markup_stays_text(browser, made, tmp_path):
         drop(page, 7)
         page.locator(".leaflet-marker-icon.pin").wait_for()
         page.evaluate(
-            "() => { covisPage.layers.answers.eachLayer(layer => layer.getTooltip() && layer.openTooltip()); }"
+            "() => { covisPage.layers.chosen.eachLayer(layer => layer.getTooltip() && layer.openTooltip()); }"
         )
         shown = page.locator(".leaflet-tooltip").all_inner_texts()
         assert any(text.startswith(hostile) for text in shown), shown

@@ -40,7 +40,9 @@ const PlaceMap = (() => {
     map.attributionControl.setPrefix(false);
     L.control.scale({ imperial: false }).addTo(map);
     (earth && tiles ? streets(tiles) : new Grid({ minZoom: -20, maxZoom: 24, noWrap: true })).addTo(map);
-    new ResizeObserver(() => map.invalidateSize()).observe(map.getContainer());
+    const sized = new ResizeObserver(() => map.invalidateSize());
+    sized.observe(map.getContainer());
+    map.on("unload", () => sized.disconnect());
     return map;
   }
 

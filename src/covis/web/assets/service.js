@@ -43,45 +43,44 @@
     if (state.plane) state.plane.remove();
     const earth = state.map.on_earth;
     state.plane = PlaceMap.create("map", { earth, tiles: $("map").dataset.address ? $("map").dataset : null, doubleClickZoom: false });
-    state.layers = { photos: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
+    state.layers = { photos: L.layerGroup(), answers: L.layerGroup(), chosen: L.layerGroup(), area: L.layerGroup() };
     for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
     showAll();
     state.plane.on("click", (event) => state.drawing && corner(event.latlng));
   }
   function showAll() {
     const [west, south, east, north] = state.map.bounds || [-1, -1, 1, 1];
-    state.plane.fitBounds([[south, west], [north, east]], { padding: [30, 30], maxZoom: state.map.on_earth ? 19 : 4 });
+    state.plane.fitBounds([[south, west], [north, east]], { padding: [30, 30], maxZoom: state.map.on_earth ? 19 : 4, animate: false });
   }
   const spot = (place) => (state.map.on_earth ? [place.lat, place.lon] : [place.northing, place.easting]);
   function radius(place, metres, style) {
     // On a plane in metres a unit is a metre; on Earth Leaflet's circle takes metres itself.
     return L.circle(spot(place), { radius: metres, interactive: false, ...style });
   }
-  function wedge(place, style) {
-    if (place.heading === null || place.heading === undefined) return null;
-    return PlaceMap.wedge(state.map.on_earth, spot(place), place.heading, 9, { fillOpacity: 0.35, ...style });
-  }
 
   // The map's own photos
 
   async function loadPhotos() {
     const map = state.map;
-    const shade = Math.min(0.35, Math.max(0.06, 30 / map.photos));  // wedges of many photos lie over each other
+    const groups = new Map();
     state.photos = [];
     for (let offset = 0; offset !== null && offset < 20000;) {
       const page = await (await call(`${base()}/photos?limit=1000&offset=${offset}`)).json();
       if (state.map !== map) return;
       for (const photo of page.photos) {
-        const cone = wedge(photo, { fillColor: colour("place"), fillOpacity: shade });
-        if (cone) cone.addTo(state.layers.photos);
-        L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour("place") }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
+        const group = groups.get(photo.group) ?? groups.set(photo.group, groups.size).get(photo.group);
+        const dot = PlaceMap.place(spot(photo), { heading: photo.heading, radius: 3.5, group }).on("click", () => showPhoto(photo));
+        PlaceMap.tooltip(dot, photo.image).addTo(state.layers.photos);
       }
       state.photos.push(...page.photos);
       offset = page.next;
     }
-    raise(state.layers.answers);
+    paint();
+    raise(state.layers.chosen);
     showGallery(0);
   }
+  // By walk where they are looked at, and plain below answers.
+  const paint = () => state.layers.photos.eachLayer((dot) => dot.setStyle({ fillColor: state.view === "photos" ? PlaceMap.groupColour(dot.options.group) : colour("place"), fillOpacity: state.view === "photos" ? 0.9 : 0.6 }));
   const SHOWN = 60;  // photos of the gallery at a time
   function showGallery(from) {
     const cells = state.photos.slice(from, from + SHOWN).map((photo) => {
@@ -164,6 +163,8 @@
   }
   function showAnswers() {
     state.layers.answers.clearLayers();
+    state.layers.chosen.clearLayers();
+    state.pins = [];
     state.urls?.forEach(URL.revokeObjectURL);
     state.urls = state.files.map((file) => URL.createObjectURL(file));
     const cards = state.answers.answers.map(card);
@@ -177,6 +178,7 @@
     if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour("here"), weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
     const first = state.answers.answers.findIndex((answer) => answer.position && !absent(answer));
     if (first >= 0) choose(first, true);
+    if (matchMedia("(max-width: 820px)").matches) $("answer-0").scrollIntoView(); // below the map, which stays in view
   }
   function card(answer, number) {
     const judged = verdict(answer), place = absent(answer) ? null : answer.position;
@@ -202,24 +204,22 @@
     return make("li", {}, button);
   }
   function pins(answer, number) {
-    const place = answer.position, layer = state.layers.answers;
-    const cone = wedge(place, { fillColor: colour("here") });
-    if (cone) cone.addTo(layer);
-    for (const match of answer.matches) {
-      L.polyline([spot(place), spot(match)], { color: colour("match"), weight: 1, interactive: false }).addTo(layer);
-      const dot = L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour("match") });
-      PlaceMap.tooltip(dot, match.image).on("click", () => compare(answer, number, match)).addTo(layer);
-    }
-    const icon = PlaceMap.pin({ fill: colour("here"), size: 10, label: number + 1 });
-    L.marker(spot(place), { icon, alt: `${answer.photo}: ${verdict(answer).text}`, title: answer.photo, zIndexOffset: 1000 }).on("click", () => choose(number, false)).addTo(layer);
+    const place = answer.position;
+    const icon = PlaceMap.pin({ heading: place.heading, fill: colour("here"), size: 10, label: number + 1 });
+    state.pins[number] = L.marker(spot(place), { icon, alt: `${answer.photo}: ${verdict(answer).text}`, title: answer.photo, zIndexOffset: 1000 }).on("click", () => choose(number, false)).addTo(state.layers.answers);
   }
+  // The radius and the matches of the chosen photo alone, and the others faint: all of them would hide the map.
   function choose(number, move) {
     document.querySelectorAll(".answer").forEach((element) => element.classList.toggle("chosen", element.id === `answer-${number}`));
-    const answer = state.answers.answers[number];
-    // The radius of the chosen photo alone: several would hide the map.
-    state.ring?.remove();
-    state.ring = answer.position.radius_m ? radius(answer.position, answer.position.radius_m, { color: colour("here"), weight: 1, fillOpacity: 0.06 }).addTo(state.layers.answers) : null;
-    if (move) state.plane.fitBounds(L.latLngBounds([spot(answer.position), ...answer.matches.map(spot)]), { padding: [50, 50], maxZoom: state.map.on_earth ? 19 : 3 });
+    state.pins.forEach((pin, i) => pin.setOpacity(i === number ? 1 : 0.4).setZIndexOffset(i === number ? 2000 : 1000));
+    const answer = state.answers.answers[number], place = answer.position, layer = state.layers.chosen.clearLayers();
+    if (place.radius_m) radius(place, place.radius_m, { color: colour("here"), weight: 1, fillOpacity: 0.06 }).addTo(layer);
+    for (const match of answer.matches) {
+      L.polyline([spot(place), spot(match)], { color: colour("match"), weight: 1.5, dashArray: "6 5", interactive: false }).addTo(layer);
+      const dot = PlaceMap.place(spot(match), { heading: match.heading, radius: 6, stroke: true, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour("match") });
+      PlaceMap.tooltip(dot, match.image).on("click", () => compare(answer, number, match)).addTo(layer);
+    }
+    if (move) state.plane.fitBounds(L.latLngBounds([spot(place), ...answer.matches.map(spot)]), { padding: [50, 50], maxZoom: state.map.on_earth ? 19 : 3, animate: false });
     else $(`answer-${number}`).scrollIntoView({ block: "nearest" });
   }
   async function compare(answer, number, match) {
@@ -304,12 +304,13 @@
     $("downloads").hidden = view !== "answers" || !state.answers;
     $("photos").hidden = view !== "photos";
     if (!state.plane) return;
-    for (const [name, shown] of [["answers", view === "answers"], ["area", view === "answers"]]) {
-      if (shown) state.layers[name].addTo(state.plane); else state.layers[name].remove();
+    for (const name of ["answers", "chosen", "area"]) {
+      if (view === "answers") state.layers[name].addTo(state.plane); else state.layers[name].remove();
     }
     const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
-    $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("place", "photos and where they look")]));
-    if (view === "photos") { say(`${state.map.photos} photos, groups: ${state.map.groups}`); showAll(); }
+    $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("wedge", "photos and where they look, one colour per walk")]));
+    paint();
+    if (view === "photos") { say(`${state.map.photos} photos of ${state.map.groups} walks`); showAll(); }
   }
   function openMap(name) {
     state.map = state.maps.find((map) => map.name === name);
