@@ -8,7 +8,10 @@ import torch
 
 from covis.core.errors import InputError
 from covis.describing.describers import find_describer
-from covis.models import OnnxPlaceModel, PlaceModel, backbones
+from covis.evaluation import BENCHMARKS
+from covis.evaluation.published import known
+from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, backbones
+from covis.models.published import PUBLISHED, PublishedModel
 
 
 @pytest.fixture
@@ -166,3 +169,49 @@ def test_finding_a_model_imports_neither_torch_nor_numba():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=280)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.fixture
+def little(tmp_path, monkeypatch):
+    """A small published model, its checkpoint, and numbers that its authors print for the town."""
+    entry = PublishedModel(
+        "little", ModelConfig("tiny", "gem", (32, 32)), "net.", "pool.", {"p": "p"}, "", "", "a link"
+    )
+    monkeypatch.setitem(PUBLISHED._entries, "little", entry)
+    model = PlaceModel.build(entry.config)
+    state = {f"net.{name}": tensor for name, tensor in model.backbone.net.state_dict().items()}
+    torch.save(state | {"pool.p": model.pool.p}, tmp_path / "little.pth")
+    printed = (known.KnownNumber("little", "town", {1: 100.0, 5: 100.0}, "a README"),)
+    printed += (known.KnownNumber("little", "town", {1: 0.0}, "a README", whiten=8),)
+    monkeypatch.setattr(known, "known_numbers", lambda: printed)
+    return tmp_path / "little.pth"
+
+
+def test_verify_compares_with_printed_numbers(little, hamlet, tmp_path, covis):
+    code, listed, err = covis("verify", "--json")
+    assert code == 0, err
+    assert listed[0]["published"] == {"1": 100.0, "5": 100.0}
+    assert listed[0]["file"] == "a link"
+    assert "covis" not in listed[0]
+    command = ("verify", "little", "--data", f"town={hamlet}", "--weights", little, "-o", tmp_path / "v", "--json")
+    code, rows, err = covis(*command, "--tolerance", "100")
+    assert code == 0, err
+    assert [row["result"] for row in rows] == ["within", "within"]
+    assert list(rows[0]["covis"]) == ["1", "5"]
+    assert rows[1]["covis"] != rows[0]["covis"]
+    code, rows, _ = covis(*command)
+    assert code == 2
+    assert f"outside by {100 - rows[0]['covis']['1']:.1f}" == rows[0]["result"]
+    code, rows, err = covis("verify", "little", "--data", f"town={hamlet}", "--json")
+    assert (code, rows[0]["result"]) == (0, "not run")
+    assert "get it from a link" in err
+
+
+def test_printed_numbers_are_of_models_and_benchmarks_that_there_are():
+    for number in known.known_numbers():
+        assert number.model in PUBLISHED
+        assert number.benchmark in BENCHMARKS
+        assert sorted(number.recall.values()) == [number.recall[k] for k in sorted(number.recall)]
+    found = {(n.model, n.benchmark, n.whiten): n.recall for n in known.known_numbers()}
+    assert found["gcl_resnext101_gem", "msls_val", None] == {1: 75.5, 5: 86.1, 10: 88.5}
+    assert found["gcl_vgg16_gem", "tokyo247_cutouts", 512] == {1: 47.6, 5: 61.0, 10: 69.2}

@@ -19,10 +19,16 @@ from covis.models.published import PUBLISHED
 
 DINO_SIZE = (126, 140)
 TESTED = (
-    "cosplace_resnet18_512", "netvlad16_vgg16", "gem_resnet50_2048", "gem_vgg16_512", "mixvpr_resnet50_512", "salad",
+    "gcl_resnet50_gem", "cl_resnet50_avg", "sfrs", "convap_resnet50_512", "supervlad", "dinomix", "cosplace_resnet18_512", "netvlad16_vgg16", "gem_resnet50_2048", "gem_vgg16_512", "mixvpr_resnet50_512", "salad",
     "megaloc", "boq_dinov2_12288", "boq_resnet50_16384", "transvpr", "selavpr", "cricavpr", "anyloc_vitg14",
 )  # fmt: skip
 """One model of each layout of checkpoints."""
+
+
+@pytest.fixture(autouse=True)
+def drawn_anew():
+    """The same random weights whatever ran before."""
+    torch.manual_seed(0)
 
 
 def small(name, backbone, size):
@@ -109,6 +115,19 @@ def after(net, x, last):
     raise AssertionError(last)
 
 
+@pytest.mark.parametrize("name", ["gcl_resnet50_gem", "cl_resnet50_avg"])
+def test_the_methods_own(name, tmp_path):
+    entry = small(name, "resnet18", (64, 64))
+    net, p = random_network("resnet18"), torch.tensor([2.5])
+    state = under("backbone.", numbered(net, 8)) | ({"pool.p": p} if name.endswith("gem") else {})
+    model = imported(entry, state, tmp_path)
+    x = photos((64, 64))
+    with torch.inference_mode():
+        features = after(net, x, "layer4")
+        p = p if name.endswith("gem") else 1
+        compare(model, x, features.clamp(min=1e-6).pow(p).mean((-2, -1)).pow(1 / p))
+
+
 @pytest.mark.parametrize("name", ["cosplace_resnet18_512", "eigenplaces_resnet18_256"])
 def test_cosplace_and_eigenplaces(name, tmp_path):
     entry = small(name, "resnet18", (64, 64))
@@ -143,20 +162,23 @@ def test_cosplace_and_eigenplaces_on_vgg(name, tmp_path):
         compare(model, x, linear(features.clamp(min=1e-6).pow(p).mean((-2, -1)).pow(1 / p)))
 
 
-@pytest.mark.parametrize("projected", [False, True])
-def test_netvlad_and_patch_netvlad(projected, tmp_path):
-    """`encoder.*` is VGG16 up to conv5_3 without its ReLU; WPCA is a convolution of one pixel over the descriptor."""
+@pytest.mark.parametrize("name", ["netvlad16_vgg16", "netvlad16_vgg16 with WPCA", "sfrs"])
+def test_netvlad_patch_netvlad_and_sfrs(name, tmp_path):
+    """VGG16 up to conv5_3 without its ReLU; the projection is a convolution of one pixel over the descriptor."""
     backbones.import_timm()
     from torchvision.models import vgg16
 
     torch.manual_seed(2)
+    entry = small(name.partition(" ")[0], "vgg16", (64, 96))
+    clusters = 64 if name == "sfrs" else 16
     encoder = nn.Sequential(*list(vgg16(weights=None).features.children())[:-2]).eval()
-    centroids, conv = torch.rand(16, 512), nn.Conv2d(512, 16, 1, bias=False)
+    centroids, conv = torch.rand(clusters, 512), nn.Conv2d(512, clusters, 1, bias=False)
     nn.init.normal_(conv.weight)
-    wpca = nn.Conv2d(16 * 512, 24, 1)
-    state = under("encoder.", encoder.state_dict()) | {"pool.centroids": centroids, "pool.conv.weight": conv.weight}
-    state |= under("WPCA.0.", wpca.state_dict()) if projected else {}
-    model = imported(small("netvlad16_vgg16", "vgg16", (64, 96)), state, tmp_path)
+    wpca = nn.Conv2d(clusters * 512, 24, 1) if name != "netvlad16_vgg16" else None
+    state = under(entry.backbone, encoder.state_dict())
+    state |= under(entry.pool, {"centroids": centroids, "conv.weight": conv.weight})
+    state |= under(entry.whitening, wpca.state_dict()) if wpca else {}
+    model = imported(entry, state, tmp_path)
     x = photos((64, 96))
     with torch.inference_mode():
         local = functional.normalize(encoder(x), dim=1)
@@ -164,9 +186,15 @@ def test_netvlad_and_patch_netvlad(projected, tmp_path):
         residual = local.flatten(2)[:, None] - centroids[None, :, :, None]
         vlad = functional.normalize((residual * share[:, :, None]).sum(-1), dim=2).flatten(1)
         vlad = functional.normalize(vlad, dim=1)
-        expected = wpca(vlad[:, :, None, None]).flatten(1) if projected else vlad
+        expected = wpca(vlad[:, :, None, None]).flatten(1) if wpca else vlad
         compare(model, x, expected)
-    assert model.dim == (24 if projected else 16 * 512)
+    assert model.dim == (24 if wpca else 16 * 512)
+
+
+def test_sfrs_sees_colours_without_their_mean_alone():
+    mean, std = backbones.normalisation(PUBLISHED["sfrs"].config.backbone)
+    np.testing.assert_allclose(mean, [0.48501960784313836, 0.4579568627450961, 0.4076039215686255], atol=1e-6)
+    np.testing.assert_allclose(std, [0.00392156862745098] * 3)
 
 
 def test_a_tensor_without_a_place_is_refused_by_name(tmp_path):
@@ -179,6 +207,22 @@ def test_a_tensor_without_a_place_is_refused_by_name(tmp_path):
     state |= under("pool.conv.", nn.Conv2d(512, 16, 1).state_dict())
     with pytest.raises(InputError, match=r"pool\.conv\.bias"):
         imported(small("netvlad16_vgg16", "vgg16", (64, 96)), state, tmp_path)
+
+
+def test_convap(tmp_path):
+    entry = small("convap_resnet50_512", "resnet18", (64, 96))
+    net, project = random_network("resnet18"), nn.Conv2d(512, 128, 1)
+    kept = {k: v for k, v in net.state_dict().items() if not k.startswith("fc")}
+    state = under("backbone.model.", kept) | under("aggregator.channel_pool.", project.state_dict())
+    model = imported(entry, state, tmp_path)
+    x = photos((64, 96))
+    with torch.inference_mode():
+        space = project(after(net, x, "layer4"))
+        rows = [
+            torch.stack([half.mean((-2, -1)) for half in (r[..., :2], r[..., 1:])], -1)
+            for r in (space[..., :1, :], space[..., 1:, :])
+        ]
+        compare(model, x, torch.stack(rows, 2).flatten(1))
 
 
 def test_generalised_mean_with_whitening(tmp_path):
@@ -234,6 +278,40 @@ def dinov2():
         for parameter in net.parameters():  # the library starts some of them at zero
             parameter.add_(0.02 * torch.randn_like(parameter))
     return net
+
+
+@pytest.mark.parametrize(("name", "clusters"), [("supervlad", 4), ("supervlad_1cluster", 1)])
+def test_supervlad(name, clusters, dinov2, tmp_path):
+    entry = small(name, "vit_small_patch14_dinov2", DINO_SIZE)
+    conv = nn.Conv2d(384, clusters + (1 if clusters == 4 else 2), 1, bias=False)
+    nn.init.normal_(conv.weight)
+    state = under("module.backbone.", dinov2.state_dict()) | {"module.aggregation.conv.weight": conv.weight}
+    model = imported(entry, state, tmp_path)
+    x = photos(DINO_SIZE, 1)
+    with torch.inference_mode():
+        tokens, rows, columns = dinov2_tokens(dinov2, x, norm=True)
+        local = functional.normalize(tokens[:, 1:].mT.unflatten(-1, (rows, columns)), dim=1)
+        share = conv(local).softmax(1)[:, :clusters]
+        sums = (local[:, None] * share[:, :, None]).sum((-2, -1))
+        compare(model, x, functional.normalize(sums, dim=2).flatten(1))
+
+
+def test_dinomix(dinov2, tmp_path):
+    entry = small("dinomix", "vit_small_patch14_dinov2", DINO_SIZE)
+    mixers = [nn.Sequential(nn.LayerNorm(90), nn.Linear(90, 90), nn.ReLU(), nn.Linear(90, 90)) for _ in range(2)]
+    channels, rows = nn.Linear(384, 1024), nn.Linear(90, 4)
+    kept = {k: v for k, v in dinov2.state_dict().items() if not k.startswith("norm.")}
+    state = under("backbone.dino_model.", kept) | under("aggregator.channel_proj.", channels.state_dict())
+    state |= under("aggregator.row_proj.", rows.state_dict())
+    for i, mixer in enumerate(mixers):
+        state |= under(f"aggregator.mix.{i}.mix.", mixer.state_dict())
+    model = imported(entry, state, tmp_path)
+    x = photos(DINO_SIZE, 1)
+    with torch.inference_mode():
+        features = dinov2_tokens(dinov2, x, norm=False)[0][:, 1:].mT
+        for mixer in mixers:
+            features = features + mixer(features)
+        compare(model, x, rows(channels(features.mT).mT).flatten(1))
 
 
 def salad_state(clusters, depth, extra, channels=384, hidden=512):

@@ -27,11 +27,14 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
     change: Callable[[nn.Module], None] | None = None
     make: Callable[[], nn.Module] | None = None
+    mean_255: tuple[float, float, float] | None = None
+    """The mean colour in [0, 255] that alone is subtracted from images, as Caffe's networks were fed."""
 
 
 VARIANTS = {
     "tiny": Variant("resnet10t", {"channels": (32, 64, 128, 256), "stem_width": 16, "stem_type": "deep_tiered"}),
     "vgg16_cirtorch": Variant("vgg16", change=end_before_pooling),
+    "vgg16_caffe": Variant("vgg16", mean_255=(123.68, 116.779, 103.939)),
     "transvpr": Variant(make=TransVpr),
     **{f"vit_{size}_patch14_selavpr": Variant(f"vit_{size}_patch14_dinov2", change=adapt_as_selavpr)
        for size in ("small", "base", "large")},
@@ -111,6 +114,9 @@ def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, f
     timm = import_timm()
 
     variant = VARIANTS.get(name)
+    if variant and variant.mean_255:
+        red, green, blue = (value / 255 for value in variant.mean_255)
+        return (red, green, blue), (1 / 255, 1 / 255, 1 / 255)
     library_name = variant.library_name if variant else name
     config = timm.get_pretrained_cfg(library_name) if library_name else None
     return (_rgb(config.mean), _rgb(config.std)) if config else (IMAGENET_MEAN, IMAGENET_STD)

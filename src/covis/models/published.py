@@ -80,6 +80,7 @@ def _register(entries: Iterable[PublishedModel]) -> None:
         PUBLISHED.register(entry.name)(entry)
 
 
+_METHOD_NETWORKS = {"vgg16": "vgg16", "resnet50": "resnet50", "resnet152": "resnet152", "resnext101_32x8d": "resnext"}
 _MEAN_NAMES = {r"1\.p": "mean.p", r"3\.(weight|bias)": r"linear.\1"}
 _COSPLACE = "Berton, Masone, Caputo: Rethinking Visual Geo-localization for Large-Scale Applications, CVPR 2022"
 _EIGENPLACES = "Berton, Trivigno, Caputo, Masone: EigenPlaces, ICCV 2023"
@@ -125,6 +126,7 @@ _BOQ_NAMES = {
     r"boqs\.(\d+)\.norm_out\.(.*)": r"layers.\1.out_norm.\2",
     r"boqs\.(\d+)\.(.*)": r"layers.\1.\2",
 }
+_NETVLAD_NAMES = {"centroids": "centres", r"conv\.weight": "assign.weight"}
 _MIX_NAMES = {
     r"mix\.(\d+)\.mix\.(.*)": r"layers.\1.\2",
     r"channel_proj\.(.*)": r"to_channels.\1",
@@ -154,6 +156,22 @@ _CRICAVPR_NAMES = {
     r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
 }
 
+_register(
+    PublishedModel(
+        f"{loss.lower()}_{name.removesuffix('_32x8d')}_{pool.lower()}",
+        ModelConfig(name, pool.lower(), (480, 640)),
+        "backbone.",
+        "pool.",
+        {"p": "p"} if pool == "GeM" else {},
+        "Leyva-Vallina, Strisciuglio, Petkov: Data-efficient Large Scale Place Recognition with Graded Similarity "
+        "Supervision, CVPR 2023",
+        "MIT",
+        f"the links of the generalized_contrastive_loss repository: MSLS_{theirs}_{pool}_480_{loss}.pth",
+    )
+    for name, theirs in _METHOD_NETWORKS.items()
+    for pool in ("GeM", "avg")
+    for loss in ("GCL", "CL")
+)
 _register(_projected_means("CosPlace", _COSPLACE_DIMS, _COSPLACE))
 _register(_projected_means("EigenPlaces", _EIGENPLACES_DIMS, _EIGENPLACES))
 _register(
@@ -162,13 +180,40 @@ _register(
         ModelConfig("vgg16", f"netvlad{clusters}", (480, 640), final_norm=False),
         "encoder.",
         "pool.",
-        {"centroids": "centres", r"conv\.weight": "assign.weight"},
+        _NETVLAD_NAMES,
         "Arandjelović, Gronat, Torii, Pajdla, Sivic: NetVLAD, CVPR 2016; Hausler et al.: Patch-NetVLAD, CVPR 2021",
         "MIT",
         "the Patch-NetVLAD or pytorch-NetVlad repository",
         whitening="WPCA.0.",
     )
     for clusters in (16, 64)
+)
+PUBLISHED.register("sfrs")(
+    PublishedModel(
+        "sfrs",
+        ModelConfig("vgg16_caffe", "netvlad64", (480, 640), final_norm=False),
+        "base_model.base.",
+        "net_vlad.",
+        _NETVLAD_NAMES,
+        "Ge, Wang, Zhu, Zhao, Li: Self-supervising Fine-grained Region Similarities, ECCV 2020",
+        "MIT",
+        "the releases of the OpenIBL repository",
+        address="https://github.com/yxgeee/OpenIBL/releases/download/v0.1.0-beta/vgg16_netvlad.pth",
+        whitening="pca_layer.",
+    )
+)
+_register(
+    PublishedModel(
+        f"convap_resnet50_{dim}",
+        ModelConfig("resnet50", f"convap{dim}", (320, 320)),
+        "backbone.model.",
+        "aggregator.",
+        {r"channel_pool\.(.*)": r"project.\1"},
+        "Ali-bey, Chaib-draa, Giguère: GSV-Cities: Toward Appropriate Supervised VPR, Neurocomputing 2022",
+        "none is stated in its repository",
+        f"the links of the gsv-cities repository: resnet50_ConvAP_{dim // 4}_2x2.ckpt",
+    )
+    for dim in (512, 2048, 4096, 8192)
 )
 _register(
     PublishedModel(
@@ -317,6 +362,35 @@ _register(
             backbone_names=_CRICAVPR_NAMES,
         ),
     ]
+)
+_register(
+    PublishedModel(
+        name,
+        ModelConfig(_DINOV2, pool, (322, 322), positions="original"),
+        "backbone.",
+        "aggregation.",
+        {r"conv\.weight": "assign.weight"},
+        "Lu et al.: SuperVLAD: Compact and Robust Image Descriptors for Visual Place Recognition, NeurIPS 2024",
+        "MIT",
+        f"the links of the SuperVLAD repository: {file}",
+    )
+    for name, pool, file in (
+        ("supervlad", "supervlad4", "SuperVLAD without cross-image encoder"),
+        ("supervlad_1cluster", "supervlad1", "1-ClusterVLAD"),
+    )
+)
+PUBLISHED.register("dinomix")(
+    PublishedModel(
+        "dinomix",
+        ModelConfig(_DINOV2, "dinomix4096", (224, 224), positions="original", final_norm=False),
+        "backbone.dino_model.",
+        "aggregator.",
+        _MIX_NAMES,
+        "Huang et al.: DINO-Mix: Enhancing VPR with Foundational Vision Model and Feature Mixing, arXiv:2311.00230, 2023",
+        "MIT",
+        "the releases of the DINO-Mix repository",
+        address="https://github.com/GaoShuang98/DINO-Mix/releases/download/v1.0.0/dinov2_vitb14_mix.ckpt",
+    )
 )
 PUBLISHED.register("anyloc_vitg14")(
     PublishedModel(

@@ -133,6 +133,18 @@ def _squares(rows: int, columns: int, sizes: int = 3) -> list[tuple[int, int, in
     return squares
 
 
+class ProjectedQuarters(Pool):
+    """Fewer channels, then the mean of each quarter of the map (Conv-AP)."""
+
+    def __init__(self, channels: int, grid: GridSize, *, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.project = nn.Conv2d(channels, dim // 4, 1)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        return functional.adaptive_avg_pool2d(self.project(space).float(), (2, 2)).flatten(1)
+
+
 class ProjectedMean(Pool):
     """A generalised mean, then a linear layer: of unit local features (CosPlace), or on the unit mean (cirtorch)."""
 
@@ -159,3 +171,7 @@ POOLS.register("gemfc2048")(functools.partial(ProjectedMean, dim=2048, unit="fea
 POOLS.register("gemwhiten512")(functools.partial(ProjectedMean, dim=512, unit="mean"))
 POOLS.register("gemwhiten1024")(functools.partial(ProjectedMean, dim=1024, unit="mean"))
 POOLS.register("gemwhiten2048")(functools.partial(ProjectedMean, dim=2048, unit="mean"))
+POOLS.register("convap512")(functools.partial(ProjectedQuarters, dim=512))
+POOLS.register("convap2048")(functools.partial(ProjectedQuarters, dim=2048))
+POOLS.register("convap4096")(functools.partial(ProjectedQuarters, dim=4096))
+POOLS.register("convap8192")(functools.partial(ProjectedQuarters, dim=8192))

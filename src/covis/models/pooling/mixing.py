@@ -13,13 +13,11 @@ from covis.models.pooling.base import POOLS, GridSize, Pool
 class MixedMap(Pool):
     """Residual layers over all places of a map, then projections to fewer channels and rows: (B, channels · rows)."""
 
-    def __init__(
-        self, channels: int, grid: GridSize, *, depth: int = 4, out_channels: int = 512, rows: int = 4
-    ) -> None:
+    def __init__(self, channels: int, grid: GridSize, *, depth: int = 4, out_channels: int = 0, rows: int = 4) -> None:
         super().__init__()
         self.grid = grid()
         places = self.grid[0] * self.grid[1]
-        out_channels = min(out_channels, channels)
+        out_channels = out_channels or min(512, channels)
         self.dim = out_channels * rows
         self.layers = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(places), nn.Linear(places, places), nn.ReLU(), nn.Linear(places, places))
@@ -44,6 +42,7 @@ class MixedMap(Pool):
 
 
 POOLS.register("mix")(MixedMap)
+POOLS.register("dinomix4096")(functools.partial(MixedMap, depth=2, out_channels=1024))
 POOLS.register("mixvpr4096")(functools.partial(MixedMap, out_channels=1024, rows=4))
 POOLS.register("mixvpr512")(functools.partial(MixedMap, out_channels=256, rows=2))
 POOLS.register("mixvpr128")(functools.partial(MixedMap, out_channels=64, rows=2))

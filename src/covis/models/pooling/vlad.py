@@ -1,4 +1,4 @@
-"""Residuals to cluster centres: NetVLAD, whose centres learn, and VLAD over a vocabulary (AnyLoc)."""
+"""Clusters of local features: NetVLAD, whose centres learn, SuperVLAD, VLAD over a vocabulary (AnyLoc)."""
 
 from __future__ import annotations
 
@@ -49,6 +49,20 @@ class NetVlad(Pool):
         self.assign.weight.data = alpha * functional.normalize(self.centres.data, dim=1)
 
 
+class GhostClusters(Pool):
+    """Features summed in `clusters`, without centres, each a unit vector; what goes to a `ghost` is dropped (SuperVLAD)."""
+
+    def __init__(self, channels: int, grid: GridSize, *, clusters: int, ghosts: int = 1) -> None:
+        super().__init__()
+        self.dim, self.clusters = clusters * channels, clusters
+        self.assign = nn.Linear(channels, clusters + ghosts, bias=False)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        x = functional.normalize(space.float().flatten(2).transpose(1, 2), dim=-1)
+        share = self.assign(x).softmax(-1)[..., : self.clusters]
+        return functional.normalize(torch.einsum("bnk,bnc->bkc", share, x), dim=-1).flatten(1)
+
+
 class Vlad(Pool):
     """Residuals of unit features to a vocabulary, each cluster's as a unit vector: (B, clusters · C).
 
@@ -96,6 +110,8 @@ def clustered(
 POOLS.register("netvlad16")(functools.partial(NetVlad, clusters=16))
 POOLS.register("netvlad32")(functools.partial(NetVlad, clusters=32))
 POOLS.register("netvlad64")(functools.partial(NetVlad, clusters=64))
+POOLS.register("supervlad4")(functools.partial(GhostClusters, clusters=4))
+POOLS.register("supervlad1")(functools.partial(GhostClusters, clusters=1, ghosts=2))
 POOLS.register("vlad32")(functools.partial(Vlad, clusters=32))
 POOLS.register("vlad64")(functools.partial(Vlad, clusters=64))
 POOLS.register("vlad128")(functools.partial(Vlad, clusters=128))
