@@ -219,4 +219,4 @@ def test_a_comparison_can_be_pasted_into_a_paper(tmp_path, capsys):
             assert "**" in told
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", "latx"])
-    assert "did you mean 'latex'" in capsys.readouterr().err
+    assert "'latx' is not one of 'text', 'markdown', 'latex'" in capsys.readouterr().err

@@ -44,8 +44,8 @@ def test_unknown_headings_are_not_called_missing():
 
 def test_cells_are_polygons_on_earth():
     frame = "+proj=tmerc +lat_0=52.5 +lon_0=13.4 +k=1 +x_0=0 +y_0=0 +datum=WGS84 +units=m"
-    layer = coverage(street(frame=frame), 10.0).layer()
-    ring = layer.shapes[0]
+    cell = coverage(street(frame=frame), 10.0).features()[0]
+    ring = np.array(cell["geometry"]["coordinates"][0])
     assert ring.shape == (5, 2)
     np.testing.assert_array_equal(ring[0], ring[-1])
     assert abs(ring[0, 1] - 52.5) < 0.001

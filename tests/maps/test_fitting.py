@@ -182,7 +182,10 @@ def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--fine-tune", "--model", "m"], "not both"), (["--weights", "w.safetensors", "--model", "m"], "not both")],
+    [
+        (["--fine-tune", "--model", "m"], "--model to use a model unchanged"),
+        (["--weights", "w.safetensors", "--model", "m"], "--model to use a model unchanged"),
+    ],
 )
 def test_contradictions_are_told(options, message, tmp_path, capsys):
     for name in ("m", "w.safetensors"):

@@ -85,7 +85,7 @@ def test_each_figure_as_a_file(evaluated, tmp_path, figure, ending, magic):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--figure", "recal"], "did you mean 'recall'"),
+        (["--figure", "recal"], "'recal' is not one of 'recall'"),
         (["--figure", "batches"], "give run folders"),
         (["--figure", "training"], "give run folders"),
         ([], "needs --figure NAME"),

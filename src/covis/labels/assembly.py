@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
+from covis.core.compiling import kernel
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
@@ -69,14 +70,26 @@ def _assemble(parts: list[tuple[Ids, Ids, NDArray[np.int32], NDArray[np.float32]
     return indptr, indices, values
 
 
+@kernel()
 def _mirror(indptr: Ids, indices: NDArray[np.int32], values: NDArray[np.float32]) -> _Csr:
-    """The full symmetric matrix of an upper triangle."""
-    from scipy.sparse import csr_matrix
-
+    """The full symmetric matrix of an upper triangle; rows are filled in order, so columns ascend."""
     n = len(indptr) - 1
-    upper = csr_matrix((values, indices, indptr), shape=(n, n))
-    whole = upper + upper.T
-    return whole.indptr.astype(np.int64), whole.indices.astype(np.int32), whole.data
+    whole = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        whole[i + 1] += indptr[i + 1] - indptr[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            whole[indices[k] + 1] += 1
+    whole = np.cumsum(whole)
+    end = whole[:-1].copy()
+    columns, psi = np.empty(whole[n], np.int32), np.empty(whole[n], np.float32)
+    for i in range(n):
+        for k in range(indptr[i], indptr[i + 1]):
+            j = indices[k]
+            columns[end[i]], psi[end[i]] = j, values[k]
+            columns[end[j]], psi[end[j]] = i, values[k]
+            end[i] += 1
+            end[j] += 1
+    return whole, columns, psi
 
 
 def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:

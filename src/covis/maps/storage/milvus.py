@@ -41,6 +41,8 @@ _SEALED = 5000
 """Number of photos from which Milvus has to seal them: rows of growing segments are searched one by one."""
 _CONNECT_S, _CALL_S = 10, 60
 """After which an answer is not awaited any more."""
+_NO_PINGS = {"grpc.keepalive_time_ms": 2**31 - 1}
+"""Calls have time limits of their own, and Milvus Lite ends a connection whose client pings as often as pymilvus does."""
 _TIMED = ("has_collection", "query", "search", "insert", "upsert", "delete")
 _LEASE_S = 120
 """A writer on another machine that has not renewed its row for this long is taken for dead."""
@@ -250,7 +252,8 @@ def _connect(uri: str) -> Any:
     except ImportError:
         raise InputError("Milvus needs its client; install it with: pip install 'covis[milvus]'") from None
     try:
-        return _Client(MilvusClient(uri, token=os.environ.get("COVIS_MILVUS_TOKEN", ""), timeout=_CONNECT_S), uri)
+        token = os.environ.get("COVIS_MILVUS_TOKEN", "")
+        return _Client(MilvusClient(uri, token=token, timeout=_CONNECT_S, grpc_options=_NO_PINGS), uri)
     except (MilvusException, ValueError, OSError) as error:
         raise _away(uri, error) from None
 
