@@ -97,7 +97,7 @@ def plain(root: Path) -> int:
     """csv.DictReader into lists of names, positions and flags."""
     import csv
 
-    names, east, north, compass, pano, night, sequence, frame = [], [], [], [], [], [], [], []
+    names, east, north, compass, pano, night = [], [], [], [], [], []
     for side in ("query", "database"):
         for folder in sorted((root / "train_val").glob(f"*/{side}")):
             files = [
@@ -110,8 +110,6 @@ def plain(root: Path) -> int:
                 compass.append(float(raw["ca"]))
                 pano.append(raw["pano"] == "True")
                 night.append(post["night"] == "True")
-                sequence.append(info["sequence_key"])
-                frame.append(int(info["frame_number"]))
             for file in files:
                 file.close()
     return len(names)

@@ -19,8 +19,6 @@ from covis.core.errors import InputError
 from covis.core.tables import counted
 from covis.poses import Poses
 
-WINDOW = "window"
-"""The column (N, frames) of the image names that make up an item of several consecutive frames."""
 _PIECE = 1 << 16
 
 

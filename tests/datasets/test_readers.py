@@ -50,22 +50,20 @@ class TestMsls:
         queries, database = datasets.load("msls", layouts["msls"], "val")
         assert (len(queries), len(database)) == (16, 22)  # one panorama a city is left out of the map
         assert queries.group_names == ("cph", "sf")
-        expected = {"key", "pano", "sequence_key", "frame_number", "row", "rows", *msls.SUBTASKS}
+        expected = {"key", "pano", "row", "rows", *msls.SUBTASKS}
         assert expected <= set(queries.columns)
         assert not {"captured_at", "unique_cluster", "view_direction"} & set(queries.columns)  # nothing needs them
         assert not database.columns["pano"].any()
         assert queries.name(0) == "train_val/cph/query/images/cphq0000_-aB.jpg"
-        assert queries.columns["frame_number"][:5].tolist() == [0, 1, 2, 3, 0]
-        assert queries.columns["sequence_key"][0] == b"seq0_query"
         assert queries.columns["s2w"][:2].tolist() == [True, False]
 
     def test_positions_are_the_released_ones(self, layouts):
-        queries, database = msls.read_cities(layouts["msls"], ["cph"], panoramas=True)
+        queries, database = msls.read_cities(layouts["msls"], ["cph"])
         lines = (layouts["msls"] / "train_val/cph/query/postprocessed.csv").read_text().splitlines()[1:]
         released = np.array([[float(c) for c in line.split(",")[2:4]] for line in lines])
         assert np.array_equal(queries.poses.xy, released)
-        assert len(database) == 12
-        assert database.columns["pano"].tolist() == [False] * 11 + [True]
+        assert len(database) == 11  # the last of twelve is a panorama
+        assert not database.columns["pano"].any()
 
     def test_headings_are_turned_to_grid_north_and_minus_one_is_unknown(self, layouts):
         queries, _ = msls.read_cities(layouts["msls"], ["cph"])
@@ -80,9 +78,9 @@ class TestMsls:
         raw = builders.utm(database.columns["lat"], database.columns["lon"])
         assert np.hypot(*np.diff(raw, axis=0).T).max() > 300_000  # the trap is in the layout
 
-    def test_the_other_name_of_the_sequence_column_and_crlf(self, layouts):
+    def test_crlf(self, layouts):
         queries, _ = msls.read_cities(layouts["msls"], ["amman"])
-        assert queries.columns["sequence_key"][0] == b"seq0_query"
+        assert queries.columns["key"][0] == b"ammaq0000_-aB"
         assert queries.columns["pano"].dtype == bool
 
     def test_the_test_cities_have_no_positions(self, layouts):

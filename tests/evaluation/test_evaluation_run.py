@@ -5,7 +5,6 @@ import zipfile
 
 import numpy as np
 import pytest
-import torch
 from walks import registered
 
 from covis import datasets
@@ -309,50 +308,6 @@ def test_an_interrupted_set_of_variants_goes_on(walks, model, tmp_path):
     assert len(evaluate_to(source, benchmark, tmp_path / "eval", plan)) == 3
     assert (tmp_path / "eval" / "walks_west-whiten8-map").is_dir()
     assert (tmp_path / "eval" / "walks_west" / "manifest.json").stat().st_mtime_ns == kept
-
-
-def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, covis):
-    root = builders.msls(tmp_path / "msls", images=True)
-    benchmark = load_benchmark("msls_val_seq2im", root)
-    code, data, _ = covis("evaluate", model, "msls_val_seq2im", "--data", root, "--workers", "0", "--json")
-    assert code == 0
-    assert data["queries"] > 0
-    place_model = PlaceModel.load(model)
-    window = benchmark.queries.columns["window"][0]
-    with torch.inference_mode():
-        frames = place_model(torch.stack([place_model.preprocess(root / name.decode()) for name in window]))
-    wanted = torch.nn.functional.normalize(frames.mean(0), dim=0).numpy()
-    [evaluation] = evaluations(open_describer(model, workers=0), benchmark)
-    database, _ = open_describer(model, workers=0).describe(benchmark.database)
-    best = evaluation.arrays["ids"][0, 0]
-    distance = np.linalg.norm(wanted - database[best])
-    assert evaluation.arrays["distances"][0, 0] == pytest.approx(distance, abs=1e-4)
-
-
-def test_sequences_are_re_ranked_from_the_same_ranking_that_is_scored(model, tmp_path):
-    """Re-ranking starts from the sequences' own descriptors: an identity re-ranker changes nothing, and is told so."""
-    root = builders.msls(tmp_path / "msls", images=True)
-    benchmark, source = load_benchmark("msls_val_seq2seq", root), open_describer(model, workers=0)
-
-    class Same:
-        name, depth, seen = "same", 3, []
-
-        def facts(self):
-            return {"depth": self.depth}
-
-        def prepare(self, describer, queries, database):
-            assert queries is benchmark.queries
-            return lambda ranking: self.seen.append(ranking) or ranking
-
-    same = Same()
-    [plain] = evaluations(source, benchmark)
-    [again] = evaluations(source, benchmark, Variants(rerank=same))
-    assert again.arrays["ids"].tolist() == plain.arrays["ids"].tolist()
-    assert again.label == f"{plain.label}, by same"
-    assert any("middle frames" in note for note in again.figures["notes"])
-    assert again.fingerprint == plain.fingerprint
-    first = same.seen[0].ids[:, 0]
-    assert plain.arrays["ids"][:, 0].tolist() == first.tolist()
 
 
 def test_whitening_on_all_map_images_uses_them_all(walks, model):

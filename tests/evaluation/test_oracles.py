@@ -50,28 +50,16 @@ def read_csv(file):
         return list(csv.DictReader(handle))
 
 
-def items(folder, length, subtask, with_positions=True):
-    """(keys joined by commas, row numbers of the frames) of every item whose middle frame the subtask counts.
-
-    An item is `length` neighbouring lines of one sequence with consecutive frame numbers. Panoramas are left out by
-    their middle frame alone, and only where raw.csv tells of them.
-    """
+def items(folder, subtask, with_positions=True):
+    """(key, row number) of every image that the subtask counts; only raw.csv tells of panoramas."""
     lines, flags = read_csv(folder / "seq_info.csv"), read_csv(folder / "subtask_index.csv")
     panorama = (
         [line["pano"] == "True" for line in read_csv(folder / "raw.csv")] if with_positions else [False] * len(lines)
     )
-    half, found = length // 2, []
-    for middle in range(half, len(lines) - half):
-        window = range(middle - half, middle + half + 1)
-        frames = [int(lines[i]["frame_number"]) for i in window]
-        one = len({lines[i]["sequence_key"] for i in window}) == 1
-        whole = one and frames == list(range(frames[0], frames[0] + length))
-        if whole and flags[middle][subtask] == "True" and not panorama[middle]:
-            found.append((",".join(lines[i]["key"] for i in window), list(window)))
-    return found
+    return [(line["key"], i) for i, line in enumerate(lines) if flags[i][subtask] == "True" and not panorama[i]]
 
 
-def official_msls(root, cities, lengths, subtask, *, panoramas=False):
+def official_msls(root, cities, subtask, *, panoramas=False):
     """Recall@k and mAP@k in percent as the official evaluator makes them, and how many queries it counts.
 
     `root` holds the cities; the server's lists tell nothing of `panoramas`, so that in the test cities they count.
@@ -80,19 +68,18 @@ def official_msls(root, cities, lengths, subtask, *, panoramas=False):
     size = 0
     for city in cities:
         sides = []
-        for side, length in zip(("query", "database"), lengths, strict=True):
+        for side in ("query", "database"):
             folder = root / city / side
             places = [(float(r["easting"]), float(r["northing"])) for r in read_csv(folder / "postprocessed.csv")]
-            found = items(folder, length, subtask, with_positions=not panoramas)
-            sides.append([(name, np.array([places[i] for i in window])) for name, window in found])
+            found = items(folder, subtask, with_positions=not panoramas)
+            sides.append([(name, np.array(places[i])) for name, i in found])
         size += len(sides[1])
-        database = np.stack([drawn(name, xy.mean(axis=0)) for name, xy in sides[1]])
+        database = np.stack([drawn(name, xy) for name, xy in sides[1]])
         for name, xy in sides[0]:
-            far = [np.linalg.norm(xy[:, None] - other[None], axis=2).min() for _, other in sides[1]]
-            positive = {j for j, metres in enumerate(far) if metres <= RADIUS_M}
+            positive = {j for j, (_, other) in enumerate(sides[1]) if np.linalg.norm(xy - other) <= RADIUS_M}
             if not positive:
                 continue
-            ranked = nearest(drawn(name, xy.mean(axis=0)), database)
+            ranked = nearest(drawn(name, xy), database)
             for k in KS:
                 hits = [j in positive for j in ranked[:k]]
                 recall[k].append(any(hits))
@@ -108,18 +95,15 @@ def official_msls(root, cities, lengths, subtask, *, panoramas=False):
 
 
 MSLS = {
-    "msls_val": ((1, 1), "all"),
-    **{f"msls_val_{task}": ((1, 1), task) for task in ("s2w", "w2s", "o2n", "n2o", "d2n", "n2d")},
-    "msls_val_seq2seq": ((3, 3), "all"),
-    "msls_val_seq2im": ((3, 1), "all"),
-    "msls_val_im2seq": ((1, 3), "all"),
+    "msls_val": "all",
+    **{f"msls_val_{task}": task for task in ("s2w", "w2s", "o2n", "n2o", "d2n", "n2d")},
 }
 
 
 def assert_equal_to_the_official_evaluator(name, root, folder, cities, *, panoramas=False):
     """Figures of benchmark `name` on the layout `root`, whose `cities` lie in `folder`."""
-    lengths, subtask = MSLS[name.replace("msls_test", "msls_val")]
-    recall, precision, counted, size = official_msls(folder, cities, lengths, subtask, panoramas=panoramas)
+    subtask = MSLS[name.replace("msls_test", "msls_val")]
+    recall, precision, counted, size = official_msls(folder, cities, subtask, panoramas=panoramas)
     benchmark = load_benchmark(name, root)
     places = {}
     for side in ("query", "database"):
@@ -127,7 +111,7 @@ def assert_equal_to_the_official_evaluator(name, root, folder, cities, *, panora
             for row in read_csv(folder / city / side / "postprocessed.csv"):
                 places[row["key"]] = (float(row["easting"]), float(row["northing"]))
     sides = [
-        np.stack([drawn(key, np.mean([places[k] for k in key.split(",")], axis=0)) for key in keys(images)])
+        np.stack([drawn(key, places[key]) for key in keys(images)])
         for images in (benchmark.queries, benchmark.database)
     ]
     figures = evaluate_descriptors(*sides, benchmark).figures
@@ -161,17 +145,16 @@ def test_msls_test_with_its_released_truth_equals_the_official_evaluator(release
     assert_equal_to_the_official_evaluator(name, released_truth, folder, TEST_CITIES, panoramas=True)
 
 
-@pytest.mark.parametrize(("name", "lengths"), [("msls_test", (1, 1)), ("msls_test_seq2im", (3, 1))])
-def test_the_file_for_the_msls_server_asks_what_the_official_lists_ask(official, name, lengths, tmp_path):
+def test_the_file_for_the_msls_server_asks_what_the_official_lists_ask(official, tmp_path):
     """The test cities' lists tell nothing of panoramas, so none are left out; a query is searched in its own city."""
-    benchmark = load_benchmark(name, official["msls"])
+    benchmark = load_benchmark("msls_test", official["msls"])
     sides = [np.stack([drawn(key) for key in keys(images)]) for images in (benchmark.queries, benchmark.database)]
     file = write_submission(rank_descriptors(*sides, benchmark), benchmark, tmp_path / "predictions.csv")
     lines = [line.split(" ") for line in file.read_text().splitlines() if not line.startswith("#")]
     expected = []
     for city in TEST_CITIES:
         folders = [official["msls"] / "test" / city / side for side in ("query", "database")]
-        queries, database = ([n for n, _ in items(f, n, "all", False)] for f, n in zip(folders, lengths, strict=True))
+        queries, database = ([name for name, _ in items(folder, "all", False)] for folder in folders)
         vectors = np.stack([drawn(key) for key in database])
         expected += [[query, *(database[j] for j in nearest(drawn(query), vectors))] for query in queries]
     width = len(lines[0])

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from covis import datasets
 from covis.core.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
-from covis.evaluation.protocols.msls_sequences import as_sequences
-from covis.evaluation.protocols.msls_sequences import sequence_validation as validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
 from covis.evaluation.submissions import keys, write_submission
 from layouts import builders
@@ -56,7 +53,6 @@ def random_descriptors(benchmark, dim=8):
 def test_every_protocol_that_was_asked_for_has_a_name():
     subtasks = ("s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
     wanted = {"msls_val", "msls_val_all", "msls_test", *(f"msls_{s}_{t}" for s in ("val", "test") for t in subtasks)}
-    wanted |= {f"msls_{s}_{t}" for s in ("val", "test") for t in ("seq2seq", "seq2im", "im2seq")}
     wanted |= {"pitts30k_val", "pitts30k_test", "pitts250k_test"}
     wanted |= {"tokyo247", "tokyotm_val", "robotcar_v2", "cmu_extended"}
     wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "table"}
@@ -113,59 +109,6 @@ def test_msls_test_keys_are_file_names(opened, tmp_path):
     assert first[0] == keys(hidden.queries)[0]
     assert "/" not in first[0]
     assert len(first) == 1 + 12
-
-
-@pytest.mark.parametrize("length", [1, 3])
-def test_msls_sequences_are_consecutive_frames_of_one_drive(opened, length):
-    images = opened("msls_test").queries
-    items = as_sequences(images, length)
-    key, sequence = images.columns["key"], images.columns["sequence_key"]
-    number, city, row = images.columns["frame_number"], images.group, images.columns["row"]
-    half, expected = length // 2, []
-    for i in range(len(images)):
-        around = []
-        for step in range(-half, half + 1):
-            found = [
-                j for j in range(len(images))
-                if city[j] == city[i] and row[j] == row[i] + step and sequence[j] == sequence[i] and number[j] == number[i] + step
-            ]  # fmt: skip
-            around += found
-        if len(around) == length:
-            expected.append(",".join(key[j].decode() for j in around))
-    assert keys(items) == expected
-    assert len(items) == (48 if length == 1 else 24)
-
-
-def test_a_sequence_without_a_middle_is_refused(opened):
-    with pytest.raises(InputError, match="odd length"):
-        as_sequences(opened("msls_test").queries, 2)
-
-
-@pytest.mark.parametrize(("task", "commas"), [("seq2seq", (2, 2)), ("seq2im", (2, 0)), ("im2seq", (0, 2))])
-def test_msls_sequence_tasks_have_their_file(opened, tmp_path, task, commas):
-    benchmark = opened(f"msls_test_{task}")
-    path = write_submission(rank_descriptors(*random_descriptors(benchmark), benchmark), benchmark, tmp_path / "p.csv")
-    query, first, *_ = path.read_text().splitlines()[1].split(" ")
-    assert (query.count(","), first.count(",")) == commas
-
-
-@pytest.mark.parametrize("task", ["seq2seq", "seq2im", "im2seq"])
-def test_msls_sequences_match_where_any_two_frames_are_near(opened, layouts, task):
-    benchmark, frames = opened(f"msls_val_{task}"), datasets.msls.load(layouts["msls"], "val", panoramas=True)
-    places = [dict(zip(side.names, zip(side.poses.xy, side.group, strict=True), strict=True)) for side in frames]
-    found = benchmark.positives.to_scipy().toarray() > 0
-    assert found.any()
-    assert not found.all()
-    for i, mine in enumerate(benchmark.queries.columns["window"]):
-        for j, theirs in enumerate(benchmark.database.columns["window"]):
-            near = any(
-                places[0][a][1] == places[1][b][1] and np.linalg.norm(places[0][a][0] - places[1][b][0]) <= 25
-                for a in mine
-                for b in theirs
-            )
-            assert found[i, j] == near
-    other = validation(layouts["msls"], task, 1)
-    assert other.fingerprint != benchmark.fingerprint
 
 
 # Pittsburgh, Tokyo, folders

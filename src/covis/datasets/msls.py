@@ -1,7 +1,7 @@
 """Mapillary Street-Level Sequences: `train_val/<city>/{query,database}` and `test/<city>/…`, CSV files and images.
 
 A group is a city, and images of two cities are never compared: each city has its own metric frame. Only the columns
-that something needs are read, under their official names: `key`, `sequence_key`, `frame_number`, `pano`, `lat`, `lon`,
+that something needs are read, under their official names: `key`, `pano`, `lat`, `lon`,
 `ca` (compass, true north) and the subtask flags `all`, `s2w`, `w2s`, `o2n`, `n2o`, `d2n`, `n2d`. `row` is an image's line
 in the city's CSV files and `rows` how many lines these have: panoramas are left out but keep their numbers, since the
 labels that the method's authors released count them. The test cities have no positions.
@@ -48,17 +48,14 @@ _KINDS: dict[str, ColumnKind] = {
     "pano": "flag",
     "easting": "number",
     "northing": "number",
-    "sequence_key": "name",
-    "sequence_id": "name",
-    "frame_number": "number",
     **dict.fromkeys(SUBTASKS, "flag"),
 }
 """Columns that are read; `captured_at` (a date as text) and the others are not even parsed."""
 
 
-def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
-    """Queries and map of `train`, `val`, `test` or of cities (`zurich,goa`); panoramas, which have no heading, if asked."""
-    return read_cities(path, _present(path, _cities(split), complete=split != "train"), panoramas=panoramas)
+def load(path: Path, split: str) -> Split:
+    """Queries and map of `train`, `val`, `test` or of cities (`zurich,goa`), without panoramas, which have no heading."""
+    return read_cities(path, _present(path, _cities(split), complete=split != "train"))
 
 
 def _cities(split: str) -> tuple[str, ...]:
@@ -71,13 +68,12 @@ def _cities(split: str) -> tuple[str, ...]:
     return cities
 
 
-def read_cities(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
-    """Queries and map of `cities`, in the order of the CSV files; with `panoramas`, those too."""
+def read_cities(path: Path | str, cities: Sequence[str]) -> Split:
+    """Queries and map of `cities`, in the order of the CSV files."""
     sides = []
     for side in _SIDES:
         parts = [_city(Path(path), city, side) for city in cities]
-        kept = parts if panoramas else [_without_panoramas(part) for part in parts]
-        sides.append(image_sets.concatenate(kept))
+        sides.append(image_sets.concatenate([_without_panoramas(part) for part in parts]))
         left = sum(map(len, parts)) - len(sides[-1])
         if left:
             say(f"{_NAME} {side}: {left} panoramas left out")
@@ -117,7 +113,6 @@ def _city(path: Path, city: str, side: str) -> ImageSet:
     if test:  # the server asks for panoramas too
         cells["pano"] = np.zeros(n, bool)
     cells["row"], cells["rows"] = np.arange(n), np.full(n, n)
-    cells["frame_number"] = np.nan_to_num(cells["frame_number"], nan=-1).astype(np.int64)
     poses = _poses(cells, n)
     encoded = np.char.add(np.char.add(f"{_volume(city)}/{city}/{side}/images/".encode(), cells["key"]), b".jpg")
     return ImageSet.of(path, encoded, poses, city, columns=cells)
@@ -139,8 +134,6 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
         cells |= table
         if any(len(values) != len(keys) for values in cells.values()):
             raise InputError(f"{folder / name} has other rows than seq_info.csv; take all files of one release")
-    if "sequence_id" in cells:
-        cells["sequence_key"] = cells.pop("sequence_id")
     return cells
 
 

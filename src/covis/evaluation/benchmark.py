@@ -18,7 +18,7 @@ from covis.core.errors import InputError
 from covis.core.registry import Registry, first_doc_line
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
-from covis.images import WINDOW, ImageSet
+from covis.images import ImageSet
 from covis.ranking import Groups
 
 Denominator = Literal["answerable", "all"]
@@ -257,13 +257,10 @@ def _measure(graph: SimilarityGraph | None) -> dict[str, Any]:
 
 
 def _images_fingerprint(images: ImageSet, with_poses: bool) -> str:
-    """Fingerprint of names (of all frames, for sequences) and groups of images, and of poses where figures use them."""
+    """Fingerprint of names and groups of images, and of poses where figures use them."""
     width = max(1, int(np.char.str_len(images.names).max(initial=1)))
     groups = np.array(images.group_names)[images.group]
-    window = [images.columns[WINDOW]] if WINDOW in images.columns else []
-    return fingerprint(
-        images.names.astype(f"S{width}"), groups, images.poses.fingerprint() if with_poses else "", *window
-    )
+    return fingerprint(images.names.astype(f"S{width}"), groups, images.poses.fingerprint() if with_poses else "")
 
 
 def _optional_subgraph(

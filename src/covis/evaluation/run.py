@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.core import artifacts
 from covis.core.arrays import Descriptors
@@ -29,8 +28,7 @@ from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_des
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
 from covis.evaluation.whitening_fits import fit_sizes
-from covis.images import WINDOW, ImageSet
-from covis.poses import Poses
+from covis.images import ImageSet
 from covis.ranking import Ranking
 from covis.search import rank
 from covis.search.rerank import Reranker
@@ -163,25 +161,9 @@ class Exported:
 
 def export(describer: Describer, benchmark: Benchmark) -> Exported:
     """The first half: descriptors of queries and map; images whose files cannot be read are left out."""
-    queries, lost = _describe_side(describer, benchmark.queries)
-    database, gone = (queries, lost) if benchmark.one_set else _describe_side(describer, benchmark.database)
+    queries, lost = describer.describe(benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else describer.describe(benchmark.database)
     return Exported(queries, database, benchmark.without(lost, gone, "their files cannot be read"))
-
-
-def _describe_side(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
-    """Unit descriptors of images, or of sequences: the mean over their frames (missing where a frame has none)."""
-    window = images.columns.get(WINDOW)
-    if window is None:
-        return describer.describe(images)
-    names, at = np.unique(window, return_inverse=True)
-    nowhere = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
-    frames, lost = describer.describe(ImageSet.of(images.root, names, nowhere))
-    vectors = np.zeros((len(names), frames.shape[1]), np.float32)
-    vectors[~lost] = frames
-    at = at.reshape(window.shape)
-    gone = np.asarray(lost[at].any(axis=1))
-    means = vectors[at[~gone]].mean(axis=1)
-    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12), gone
 
 
 def evaluations(describer: Describer, benchmark: Benchmark, variants: Variants | None = None) -> Iterator[Evaluation]:
@@ -209,17 +191,7 @@ def _scored(describer: Describer, exported: Exported, variants: Variants, whiten
         **dim,
     }
     further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
-    return evaluate(
-        ranking, _with_rerank_note(described.benchmark, rerank), subject=subject, further=further, samples=samples
-    )
-
-
-def _with_rerank_note(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
-    """The benchmark with a note on what a re-ranking of sequences looks at (notes are not part of its fingerprint)."""
-    if rerank is None or not any(WINDOW in side.columns for side in (benchmark.queries, benchmark.database)):
-        return benchmark
-    note = f"sequences are ranked by all their frames; the re-ranking ({rerank.name}) sees their middle frames"
-    return replace(benchmark, notes=(*benchmark.notes, note))
+    return evaluate(ranking, described.benchmark, subject=subject, further=further, samples=samples)
 
 
 def fit_whitenings(describer: Describer, exported: Exported, variants: Variants) -> Iterator[Whitening]:

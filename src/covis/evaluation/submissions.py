@@ -17,7 +17,7 @@ from covis.core.files import replacing
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked
 from covis.evaluation.pose_errors import limit_name
-from covis.images import WINDOW, ImageSet
+from covis.images import ImageSet
 from covis.poses import Poses
 
 MSLS, LONG_TERM = "msls", "visuallocalization"
@@ -102,9 +102,8 @@ class Scores:
 
 
 def keys(images: ImageSet) -> list[str]:
-    """MSLS keys: file names without folder and suffix; those of all frames joined by commas for sequences."""
-    items = images.columns.get(WINDOW, images.names[:, None])
-    return [",".join(PurePosixPath(os.fsdecode(name)).stem for name in frames) for frames in items]
+    """MSLS keys: file names without folder and suffix."""
+    return [PurePosixPath(os.fsdecode(name)).stem for name in images.names]
 
 
 def write_msls(path: Path, queries: Sequence[str], predictions: Sequence[Sequence[str]]) -> None:
