@@ -77,16 +77,6 @@ def test_one_set_reaches_its_full_depth_without_the_query():
     assert (ids != np.arange(30)[:, None]).all()
 
 
-def test_a_transform_is_applied_to_both_sides_and_recorded():
-    benchmark = drive()
-    queries, database = descriptors(benchmark, 0.1)
-    half = lambda z: z[:, :8] / np.linalg.norm(z[:, :8], axis=1, keepdims=True)  # noqa: E731
-    evaluation = evaluate_descriptors(queries, database, benchmark, {"label": "x"}, half)
-    again = evaluate_descriptors(half(queries), half(database), benchmark)
-    assert evaluation.recall == again.recall
-    assert evaluation.subject["dim"] == evaluation.figures["dim"] == 8
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

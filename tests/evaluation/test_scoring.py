@@ -172,8 +172,6 @@ def test_figures_are_typed_and_still_what_json_prints(tmp_path):
     figures = Evaluation.open(tmp_path / "e").figures
     assert figures.recall == made.recall == {int(k): v for k, v in figures["recall"].items()}
     assert figures.recall_interval[1] == tuple(figures["recall_interval"]["1"])
-    assert figures.queries == figures["queries"]
-    assert figures.dim == figures["dim"]
     assert figures.single("median_error_m") == figures["median_error_m"]
     assert figures.single("average_precision") is None
     assert figures.localised == {}

@@ -22,6 +22,7 @@ from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.training.batch_images import BatchImages
 from covis.training.data import TrainingData
+from covis.training.descriptors import describe_images
 from covis.training.ranks import Ranks
 from covis.training.recipe import configure
 from covis.training.step import Step
@@ -33,6 +34,7 @@ KINDS = {
     "all pairs": (losses.GeneralizedContrastive(), sampling.AllPairs(size=13)),
     "lists": (losses.ListwiseSoftmax(), sampling.AllPairs(size=16)),
     "tuples": (losses.Triplet(), sampling.Tuples(size=4, negatives=3)),
+    "mined": (losses.Triplet(), sampling.Tuples(size=4, negatives=3, mined=True, refresh=2, pool=40)),
     "accumulated": (losses.MultiSimilarity(), sampling.Tuples(size=3, negatives=2)),
     "places": (losses.BatchMultiSimilarity(), sampling.Places(places=5, images=3)),
     "resnet": (losses.GeneralizedContrastive(), sampling.Pairs(size=7)),
@@ -58,6 +60,18 @@ def features(model, sets, request):
         return Fetched(request, model.prefix(model.normalise(torch.stack(pixels).to(torch.uint8))))
 
 
+class Source:
+    """The images of a split by request, as the loop has them described for mining."""
+
+    precision = "float32"
+
+    def __init__(self, model, split):
+        self.model, self.split = model, split
+
+    def fetch(self, requests):
+        return (features(self.model, self.split, request) for request in requests)
+
+
 def steps(kind, ranks):
     """The losses of some steps, and the model's state after them."""
     loss, batches = KINDS[kind]
@@ -70,12 +84,14 @@ def steps(kind, ranks):
     model = PlaceModel.build(ModelConfig(backbone, "gem", SIZE, part), seed=0)
     recipe = replace(RECIPES["town_quick"](), model=model.config, loss=loss, batches=batches, validation="")
     recipe = configure(recipe, ["optimiser.name=sgd", *(["accumulate=2"] if kind == "accumulated" else [])])
-    step = Step(recipe, model, data, ranks, seed=0)
+    step, miner = Step(recipe, model, data, ranks, seed=0), batches.miner(sampler)
+    if miner is not None:
+        miner.renew(0, lambda _, ids: describe_images(model, Source(model, split), 0, ids, ranks))
     found = []
     for number in range(STEPS):
         micro = []
         for k in range(recipe.accumulate):
-            batch = BatchImages.of(data.batch(number * recipe.accumulate + k), data.one_set)
+            batch = BatchImages.of(data.batch(number * recipe.accumulate + k, miner), data.one_set)
             share = ranks.share(len(batch))
             limits = np.cumsum([len(part) for part in batch.request])[:-1]
             own = np.split(np.concatenate(batch.request)[share], np.searchsorted(share, limits))

@@ -219,7 +219,7 @@ def test_places_and_batch_wise_multi_similarity_train(quick, hamlet, tmp_path):
         validation="",
     )
     trained = train(recipe, tmp_path / "run", data=Split(images, images), resources=QUIET)
-    assert trained.images == 36
+    assert trained["images"] == 36
     assert trained.pairs == 3 * 12 * 11
 
 

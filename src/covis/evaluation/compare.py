@@ -72,8 +72,8 @@ def compare_methods(methods: Mapping[str, Sequence[Evaluation]]) -> dict[str, An
     return {
         "benchmark": first.benchmark,
         "fingerprint": first.fingerprint,
-        "queries": first.figures.queries,
-        "database": first.figures.database,
+        "queries": first.figures["queries"],
+        "database": first.figures["database"],
         "level": LEVEL,
         "rows": rows,
         "best": max(rows, key=lambda row: row["recall"].get(str(k), 0.0))["label"],

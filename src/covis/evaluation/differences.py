@@ -21,9 +21,7 @@ SQUARE_M = 25.0
 _DRAWS = 1000
 
 
-def paired_differences(
-    first: Sequence[Evaluation], second: Sequence[Evaluation], *, draws: int = _DRAWS, seed: int = 0
-) -> dict[str, dict[str, float]]:
+def paired_differences(first: Sequence[Evaluation], second: Sequence[Evaluation]) -> dict[str, dict[str, float]]:
     """second − first of every figure over grades, with its 95 % interval, for seeds of two models on the same queries.
 
     Queries are drawn by place (squares of `SQUARE_M`), the same for both sides, so queries that are hard for both
@@ -34,8 +32,8 @@ def paired_differences(
         raise InputError("evaluations of different protocols cannot be compared query by query")
     places = place_codes(first[0])
     count = int(places.max()) + 1
-    rng = np.random.default_rng(seed)
-    weight = np.vstack([np.ones(count), rng.multinomial(count, np.full(count, 1 / count), draws)])
+    rng = np.random.default_rng(0)
+    weight = np.vstack([np.ones(count), rng.multinomial(count, np.full(count, 1 / count), _DRAWS)])
     sides = [[_weighted_figures(e, places, weight) for e in side] for side in (first, second)]
     out = {}
     for key in (k for k in sides[0][0] if k in sides[1][0]):

@@ -88,13 +88,12 @@ def sample_pairs(
     graph: SimilarityGraph,
     count: int,
     admissible: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]] | None = None,
-    seed: int = 0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats32]:
     """Query ids, map ids and ψ of up to `count` pairs: half drawn from those with ψ > 0, half from all pairs.
 
     Random ones that are not `admissible` are left out: an image with itself has no ψ, but is not dissimilar either.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     stored = np.sort(rng.choice(graph.pairs, min(count // 2, graph.pairs), replace=False))
     drawn = rng.integers(0, graph.shape, (4 * (count - len(stored)), 2))
     if admissible is not None:

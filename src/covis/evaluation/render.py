@@ -62,14 +62,14 @@ def name_of(key: str) -> Name:
     return NAMES.get(key) or _AMONG_SIMILAR.get(key) or Name(made.get(kind, key))
 
 
-def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None]:
+def mean_interval(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean, and the half-width of its interval over seeds by Student's t; None for a single seed."""
     from scipy.stats import t as student
 
     mean, n = float(np.mean(values)), len(values)
     if n < 2:
         return mean, None
-    return mean, float(student.ppf((1 + level) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
+    return mean, float(student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
 
 
 def over_seeds(values: Sequence[float], digits: int = 1) -> str:
@@ -93,11 +93,11 @@ def evaluation_text(evaluation: Evaluation) -> str:
     f = evaluation.figures
     lines = [
         f"{evaluation.label} on {evaluation.benchmark} (protocol {evaluation.fingerprint})",
-        f"  {f.queries} queries, {f.database} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
+        f"  {f['queries']} queries, {f['database']} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
     ]
-    if f.queries_without_positive:
+    if f["queries_without_positive"]:
         lines.append(_denominators(f))
-    lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f.notes)]
+    lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f["notes"])]
     return "\n".join(lines)
 
 
@@ -105,9 +105,9 @@ def _denominators(f: Figures) -> str:
     left_out = f["denominator"] == "answerable"
     other = f.recall_over("all" if left_out else "answerable")
     first = min(other)
-    count = f.queries_total if left_out else f.queries_total - f.queries_without_positive
+    count = f["queries_total"] if left_out else f["queries_total"] - f["queries_without_positive"]
     return (
-        f"  {f.queries_without_positive} of {f.queries_total} queries have no positive and are "
+        f"  {f['queries_without_positive']} of {f['queries_total']} queries have no positive and are "
         f"{'left out' if left_out else 'counted as misses'}; "
         f"over the other denominator ({count}) Recall@{first} is {other[first]:.1f} %"
     )

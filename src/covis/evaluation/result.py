@@ -33,31 +33,6 @@ class Figures(JsonValues):
     """The figures of an evaluation, typed; as a mapping they are what `--json` prints and a manifest keeps."""
 
     @property
-    def queries(self) -> int:
-        """Queries in the headline's denominator."""
-        return int(self["queries"])
-
-    @property
-    def queries_total(self) -> int:
-        """All queries of the protocol."""
-        return int(self["queries_total"])
-
-    @property
-    def queries_without_positive(self) -> int:
-        """Queries without a relevant map image."""
-        return int(self["queries_without_positive"])
-
-    @property
-    def database(self) -> int:
-        """Images of the map."""
-        return int(self["database"])
-
-    @property
-    def dim(self) -> int | None:
-        """Numbers per descriptor, where descriptors were ranked."""
-        return None if self.get("dim") is None else int(self["dim"])
-
-    @property
     def recall(self) -> dict[int, float]:
         """Recall@k in percent over the headline's denominator."""
         return _by_k(self["recall"])
@@ -70,11 +45,6 @@ class Figures(JsonValues):
     def recall_interval(self) -> dict[int, tuple[float, float]]:
         """95 % interval over queries, in percent."""
         return {int(k): (float(low), float(high)) for k, (low, high) in self["recall_interval"].items()}
-
-    @property
-    def recall_curve(self) -> list[float]:
-        """Recall@1, 2, … in percent."""
-        return [float(v) for v in self["recall_curve"]]
 
     @property
     def mean_average_precision(self) -> dict[int, float]:
@@ -98,11 +68,6 @@ class Figures(JsonValues):
     def stricter(self) -> dict[str, Part]:
         """Recall by stricter truths, such as within 5 m, each over the queries that it can answer; empty without any."""
         return {str(name): _part(entry) for name, entry in self.get("recall_stricter", {}).items()}
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader should know."""
-        return [str(note) for note in self.get("notes", ())]
 
     def single(self, key: str) -> float | None:
         """A figure of one number, such as `median_error_m`; None where the protocol has none."""
@@ -146,11 +111,11 @@ class Evaluation:
 
     def __repr__(self) -> str:
         recall = ", ".join(f"Recall@{k} {value:.1f} %" for k, value in list(self.recall.items())[:3])
-        return f"Evaluation({self.label!r} on {self.benchmark!r}, {self.figures.queries} queries: {recall})"
+        return f"Evaluation({self.label!r} on {self.benchmark!r}, {self.figures['queries']} queries: {recall})"
 
     def _repr_html_(self) -> str:
         recall = {f"Recall@{k}": f"{value:.1f} %" for k, value in self.recall.items()}
-        facts = {"subject": self.label, "queries": self.figures.queries, "map images": self.figures.database,
+        facts = {"subject": self.label, "queries": self.figures["queries"], "map images": self.figures["database"],
                  **recall, "protocol": self.fingerprint}  # fmt: skip
         return card(f"Evaluation on {self.benchmark}", facts)
 

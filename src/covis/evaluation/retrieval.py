@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,18 +66,17 @@ def evaluate_descriptors(
     database: Descriptors,
     benchmark: Benchmark,
     subject: Mapping[str, Any] | None = None,
-    transform: Callable[[Descriptors], Descriptors] | None = None,
+    *,
+    ranking: Ranking | None = None,
+    further: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given."""
+    """Scores unit descriptors of the benchmark's images by the exact ranking, or by a `ranking` made from it."""
     check_pair(queries, database, benchmark)
-    if transform is not None:
-        one = queries is database
-        queries = transform(queries)
-        database = queries if one else transform(database)
     size = {"dim": int(queries.shape[1])}
     figures, samples = pair_figures(queries, database, benchmark)
-    ranking = rank_descriptors(queries, database, benchmark)
-    return evaluate(ranking, benchmark, subject={**(subject or {}), **size}, further=size | figures, samples=samples)
+    ranking = rank_descriptors(queries, database, benchmark) if ranking is None else ranking
+    all_figures = size | figures | dict(further or {})
+    return evaluate(ranking, benchmark, subject={**(subject or {}), **size}, further=all_figures, samples=samples)
 
 
 def check_pair(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> None:

@@ -24,8 +24,7 @@ from covis.crossval import WalkCrossValidation
 from covis.descriptors import Describer
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.result import EVALUATION_KIND, Evaluation
-from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
-from covis.evaluation.scoring import evaluate
+from covis.evaluation.retrieval import SIZES, check_pair, evaluate_descriptors, rank_descriptors
 from covis.evaluation.submissions import MSLS, write_submission
 from covis.evaluation.whitening_fits import fit_sizes
 from covis.images import ImageSet
@@ -181,17 +180,15 @@ def _scored(describer: Describer, exported: Exported, variants: Variants, whiten
     size, rerank = None if whitening is None else whitening.dim, variants.rerank
     described = exported.whitened(whitening)
     ranking, cost = described.ranking(describer, rerank)
-    figures, samples = pair_figures(described.queries, described.database, described.benchmark)
-    dim = {"dim": int(described.queries.shape[1])}
     subject = {
         **describer.facts,
         "label": variants.label(describer.facts["label"], size),
         "whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
         **({} if rerank is None else {"rerank": _rerank_facts(rerank)}),
-        **dim,
     }
-    further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
-    return evaluate(ranking, described.benchmark, subject=subject, further=further, samples=samples)
+    further = {"rerank_cost": cost} if cost else {}
+    sides = described.queries, described.database
+    return evaluate_descriptors(*sides, described.benchmark, subject, ranking=ranking, further=further)
 
 
 def fit_whitenings(describer: Describer, exported: Exported, variants: Variants) -> Iterator[Whitening]:

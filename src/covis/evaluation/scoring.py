@@ -13,7 +13,7 @@ from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
 from covis.evaluation.pose_errors import limit_name, localised, pose_errors
 from covis.evaluation.result import Evaluation, Figures
-from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
+from covis.evaluation.statistics import LEVEL, bootstrap_interval
 from covis.images import ImageSet
 
 NDCG_K = 10
@@ -27,7 +27,6 @@ def evaluate(
     subject: Mapping[str, Any] | None = None,
     further: Mapping[str, Any] | None = None,
     samples: Mapping[str, NDArray[Any]] | None = None,
-    resamples: int = RESAMPLES,
 ) -> Evaluation:
     """Scores a raw or settled ranking (Q, K) of the benchmark's map for each of its queries.
 
@@ -36,7 +35,7 @@ def evaluate(
     """
     ids, distances = benchmark.settle(ranking)
     arrays = _outcomes(ids, distances, benchmark)
-    figures = {**_head(benchmark, arrays), **_recalls(benchmark, arrays, resamples)}
+    figures = {**_head(benchmark, arrays), **_recalls(benchmark, arrays)}
     figures |= _graded_figures(benchmark, ids, arrays) | _errors(benchmark, arrays)
     figures |= {"breakdown": _parts(benchmark, arrays)} if benchmark.breakdown else {}
     figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
@@ -91,14 +90,14 @@ def recalls(first_hit: NDArray[Any], ks: Sequence[int], counted: NDArray[np.bool
     return {str(k): float(100.0 * ((first > 0) & (first <= k)).mean()) for k in ks}
 
 
-def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, Any]:
+def _recalls(benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
     """The headline, the same over the other denominator, intervals, and the whole curve."""
     has, first, ks = arrays["relevant"] > 0, arrays["first_hit"], benchmark.ks
     every = np.ones_like(has)
     counted = every if benchmark.denominator == "all" else has
     hits = np.stack([(first > 0) & (first <= k) for k in ks], axis=1)[counted]
     clusters = benchmark.queries.group[counted] if _has_walks(benchmark) else None
-    interval = 100.0 * bootstrap_interval(hits, clusters, resamples=resamples)
+    interval = 100.0 * bootstrap_interval(hits, clusters)
     figures = {
         "recall": recalls(first, ks, counted),
         "recall_interval": {str(k): row.tolist() for k, row in zip(ks, interval, strict=True)},

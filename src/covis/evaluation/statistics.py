@@ -21,27 +21,20 @@ _DRAWN = 1 << 22
 """Weights drawn at a time."""
 
 
-def bootstrap_interval(
-    outcomes: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    level: float = LEVEL,
-    seed: int = 0,
-) -> Floats:
+def bootstrap_interval(outcomes: ArrayLike, clusters: ArrayLike | None = None) -> Floats:
     """(M, 2) percentile interval of the mean of each column of `outcomes` (Q, M), queries drawn with replacement.
 
     With `clusters` (Q,) whole clusters are drawn, because frames of one drive are not independent.
     """
     sums, sizes = _by_cluster(_columns(outcomes), clusters)
     n = len(sizes)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     step = max(1, _DRAWN // n)
     means = []
-    for start in range(0, resamples, step):
-        weight = rng.multinomial(n, np.full(n, 1.0 / n), size=min(step, resamples - start)).astype(np.float64)
+    for start in range(0, RESAMPLES, step):
+        weight = rng.multinomial(n, np.full(n, 1.0 / n), size=min(step, RESAMPLES - start)).astype(np.float64)
         means.append(weight @ sums / (weight @ sizes)[:, None])
-    tail = 50.0 * (1.0 - level)
+    tail = 50.0 * (1.0 - LEVEL)
     return np.asarray(np.percentile(np.concatenate(means), [tail, 100.0 - tail], axis=0).T)
 
 
@@ -69,7 +62,7 @@ def method_difference(first: ArrayLike, second: ArrayLike, clusters: ArrayLike |
 
     The variance is that over seeds plus that over queries (whole `clusters` of them), with Student's t: with three
     seeds a bootstrap is too narrow. Noise of a seed at a query counts in both, so the test is conservative. With few
-    seeds the networks are taken as they are: only queries vary, and signs of cluster differences are flipped.
+    seeds the networks are taken as they are: only queries vary.
     """
     a, b = (np.atleast_2d(np.asarray(side, np.float64)) for side in (first, second))
     if a.shape[1:] != b.shape[1:] or a.ndim != 2 or not a.size:
@@ -83,9 +76,7 @@ def method_difference(first: ArrayLike, second: ArrayLike, clusters: ArrayLike |
     enough = min(seeds) >= FEWEST_SEEDS
     over_seeds = [(float(side.mean(axis=1).var(ddof=1)) / len(side), len(side) - 1) for side in (a, b) if enough]
     low, high, p, detectable = t_interval(mean, [over_queries, *over_seeds])
-    if not enough:
-        return Difference(mean, low, high, sign_flip(sums[:, 0]), seeds, None)
-    return Difference(mean, low, high, p, seeds, detectable)
+    return Difference(mean, low, high, p, seeds, detectable if enough else None)
 
 
 def t_interval(mean: float, variances: Sequence[tuple[float, int]]) -> tuple[float, float, float, float]:
@@ -101,20 +92,6 @@ def t_interval(mean: float, variances: Sequence[tuple[float, int]]) -> tuple[flo
     error, limit = total**0.5, float(student.ppf((1 + LEVEL) / 2, freedom))
     p = float(2 * student.sf(abs(mean) / error, freedom))
     return mean - limit * error, mean + limit * error, p, (limit + float(student.ppf(POWER, freedom))) * error
-
-
-def sign_flip(gaps: Floats, resamples: int = RESAMPLES, seed: int = 0) -> float:
-    """p-value (two-sided) of a mean as far from 0 as that of `gaps` (n,) under random signs; ≥ 1 / (resamples + 1)."""
-    gaps = gaps[gaps != 0]
-    if not len(gaps):
-        return 1.0
-    rng = np.random.default_rng(seed)
-    seen, extreme = abs(gaps.sum()) * (1 - 1e-12), 0
-    step = max(1, _DRAWN // len(gaps))
-    for start in range(0, resamples, step):
-        signs = rng.integers(0, 2, size=(min(step, resamples - start), len(gaps)), dtype=np.int8)
-        extreme += int((np.abs((2.0 * signs - 1.0) @ gaps) >= seen).sum())
-    return (extreme + 1) / (resamples + 1)
 
 
 def holm(p_values: ArrayLike) -> Floats:

@@ -10,7 +10,6 @@ Everything resumes: a finished run, evaluation or measurement is opened, not mad
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import traceback
 from collections.abc import Iterable, Sequence
@@ -45,7 +44,7 @@ from covis.experiments.tables import TABLE_KS, Inputs, Outcome, Row, lacking
 from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.sampling import Pairs, Tuples
-from covis.training.cost import COST_STEPS, Cost, measure_steps
+from covis.training.cost import measure_steps
 from covis.training.descriptors import describe_all
 from covis.training.recipe import Recipe
 from covis.training.record import RESULT
@@ -204,7 +203,7 @@ def _ordered(evaluation: Evaluation) -> dict[str, float]:
     return recalls | {key: value for key, value in single.items() if value is not None}
 
 
-def measure_rows(rows: Sequence[Row], inputs: Inputs, *, steps: int = COST_STEPS) -> list[dict[str, Any]]:
+def measure_rows(rows: Sequence[Row], inputs: Inputs) -> list[dict[str, Any]]:
     """The cost of each row's recipe, or why it could not be measured."""
     entries = []
     for row in rows:
@@ -212,7 +211,7 @@ def measure_rows(rows: Sequence[Row], inputs: Inputs, *, steps: int = COST_STEPS
         entry: dict[str, Any] = {"row": row.name}
         if not reason and row.recipe is not None:
             try:
-                entry |= _measured(row, inputs, steps)
+                entry |= _measured(row, row.recipe, inputs)
                 entry |= {"epochs": row.recipe.epochs, "epochs_to_best": _converged(row, inputs)}
             except Exception as error:  # one row must not end the table
                 reason = str(error) if isinstance(error, InputError) else f"failed with {type(error).__name__}: {error}"
@@ -240,23 +239,19 @@ def _converged(row: Row, inputs: Inputs) -> float | None:
     return None if trained.best_step is None else row.recipe.epochs * trained.best_step / trained.steps
 
 
-def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
+def _measured(row: Row, recipe: Recipe, inputs: Inputs) -> dict[str, Any]:
     folder = inputs.output / "costs" / f"{row.slug}-{row.key}-4-images"
     if (folder / COST).is_file():
         say(f"{row.name}: already measured")
         return dict(artifacts.read_json(folder / COST))
-    assert row.recipe is not None
-    say(f"{row.name}: measuring {steps} steps")
-    path = inputs.data.get(row.recipe.dataset)
+    say(f"{row.name}: measuring some steps")
     workers = None if inputs.resources is None else inputs.resources.workers
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        cost: Cost = pool.submit(
-            measure_steps, four_images(row.recipe), folder / "run", path, 0, workers, steps=steps
-        ).result()
-    entry = {**asdict(cost), "hours_per_epoch": cost.hours_per_epoch}
-    artifacts.write_json(folder / COST, entry)
-    return entry
+        data = inputs.data.get(recipe.dataset)
+        cost = asdict(pool.submit(measure_steps, four_images(recipe), folder / "run", data, workers).result())
+    artifacts.write_json(folder / COST, cost)
+    return cost
 
 
 @cache
@@ -274,34 +269,24 @@ def part_of_training(dataset: str, split: str, path: Path | None) -> str:
 def cost_table(entries: Sequence[dict[str, Any]], differs: str) -> str:
     """As Markdown; published figures are shown only where recipes and training set are the published ones."""
     printed = {} if differs else {row["model"]: row for row in printed_rows("table5_training_cost")}
-    head = ["model", "peak GiB", "s / 1,000 pairs", "CPU s / 1,000 pairs", "mining s / 1,000 pairs", "pairs per epoch"]
-    head += ["h per epoch*", "epochs (until the best)", "h in all*", "h until the best*"]
-    head += [f"published: {name}" for name in ("memory", "epochs", "an epoch", "to converge")] if printed else []
-    lines = [head]
+    keys = ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge") if printed else ()
+    lines = [["model", "peak GiB", "epochs (until the best)", "h per epoch*", "h until the best*"]]
+    lines[0] += [f"published: {name}" for name in ("memory", "epochs", "an epoch", "to converge")[: len(keys)]]
     for e in entries:
         if "missing" in e:
-            lines.append([e["row"], f"not measured: {e['missing']}", *("" for _ in head[2:])])
+            lines.append([e["row"], f"not measured: {e['missing']}", *("" for _ in lines[0][2:])])
             continue
         best, hours = e.get("epochs_to_best"), e["hours_per_epoch"]
-        cells = [f"{e['peak_gib']:.2f}", f"{e['seconds_per_1000_pairs']:.1f}"]
-        cells += [f"{e.get('cpu_seconds_per_1000_pairs', math.nan):.1f}", f"{e['mining_seconds_per_1000_pairs']:.1f}"]
-        cells += [
-            f"{e['pairs_per_epoch']:,}",
-            f"{hours:.2f}",
-            f"{e['epochs']}" + ("" if best is None else f" ({best:.2g})"),
-        ]
-        cells += [f"{hours * e['epochs']:.2f}", "" if best is None else f"{hours * best:.2f}"]
-        published = printed.get(e["row"], {})
-        keys = ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge") if printed else ()
-        lines.append([e["row"], *cells, *(published.get(key, "") for key in keys)])
-    table = markdown_lines(lines)
+        cells = [f"{e['peak_gib']:.2f}", f"{e['epochs']}" + ("" if best is None else f" ({best:.2g})")]
+        cells += [f"{hours:.2f}", "" if best is None else f"{hours * best:.2f}"]
+        lines.append([e["row"], *cells, *(printed.get(e["row"], {}).get(key, "") for key in keys)])
     measured = [e for e in entries if "missing" not in e]
     where = f"{measured[0]['steps']} steps on {measured[0]['device']}" if measured else "nothing"
     notes = [f"* extrapolated from {where}; memory is the GPU's peak, or the process's where there is none"]
     notes.append("four images in memory, as published: two pairs a step, or a query, a positive and two negatives")
-    notes.append("tuples count as pairs; the published figures are of another machine")
+    notes.append("the published figures are of another machine")
     if not any(e.get("epochs_to_best") for e in measured):
         notes.append("epochs until the best validation are known once the rows' runs are trained into this folder")
     if differs:
         notes.append(f"published figures are left out: {differs}")
-    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
+    return markdown_lines(lines) + "\n\n" + "\n".join(f"- {note}" for note in notes)

@@ -334,7 +334,7 @@ def _difference(entry: Mapping[str, float] | None, key: str) -> str:
 
 _COSTS = (
     ("images", "images", 0), ("seconds", "training s", 0), ("mining_seconds", "mining s", 0),
-    ("memory_gib", "GiB per step (estimate)", 2),
+    ("memory_gib", "peak GiB", 2),
 )  # fmt: skip
 
 

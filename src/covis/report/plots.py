@@ -48,7 +48,7 @@ def recall(study: Study) -> Figure:
     figure, axes = single_panel()
     marker, ks = markers(study.evaluations), sorted(study.first.recall)
     for name, group in study.evaluations.items():
-        mean, colour = np.mean([e.figures.recall_curve for e in group], axis=0), study.colours[name]
+        mean, colour = np.mean([e.figures["recall_curve"] for e in group], axis=0), study.colours[name]
         every, at = np.arange(1, len(mean) + 1), [k - 1 for k in ks if k <= len(mean)]
         axes.plot(every, mean, color=colour, label=name, marker=marker[name], ms=5, markevery=at)
         edges = np.transpose([_band(group, k) for k in ks])
@@ -158,8 +158,8 @@ def sizes(study: Study) -> Figure:
     """Recall against descriptor size, one line for each model and each set that its whitening was fitted on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for e in (e for group in study.evaluations.values() for e in group):
-        if e.figures.dim is not None:
-            curves.setdefault(_family(e), []).append((e.figures.dim, e.recall[K]))
+        if e.figures.get("dim") is not None:
+            curves.setdefault(_family(e), []).append((e.figures["dim"], e.recall[K]))
     dims = sorted({size for points in curves.values() for size, _ in points})
     if len(dims) < 2:
         raise NotInStudy("these evaluations are of one descriptor size; evaluate with --whiten sweep")

@@ -19,7 +19,7 @@ def recall(study: Study, drawings: list[str]) -> Section:
     tests, notes = _tests(study)
     rows = []
     for name, group in study.evaluations.items():
-        row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.dim or ""}
+        row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.get("dim") or ""}
         for k in KS:
             low, high = group[0].figures.recall_interval[k]
             interval = "" if len(group) > 1 else f" [{low:.1f}, {high:.1f}]"

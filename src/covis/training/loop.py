@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import time
 from collections import Counter, deque
@@ -27,7 +26,7 @@ from covis.training.checkpoint import latest_checkpoint, save_checkpoint
 from covis.training.data import TrainingData
 from covis.training.descriptors import describe_images
 from covis.training.interruption import DeferredSignals
-from covis.training.memory import StepMemory, too_large
+from covis.training.memory import peak_gib, too_large
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.record import Counters, Record
@@ -153,16 +152,13 @@ class Loop:
         """One step with its bookkeeping; returns its row of the record."""
         started = time.monotonic()
         rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate(number / self.total)
-        memory = StepMemory(self.ranks.device, self.recipe) if not self.progress.memory_gib else None
         try:
-            with contextlib.nullcontext() if memory is None else memory.measured():
-                loss = self.step(number, rate, batches)
+            loss = self.step(number, rate, batches)
         except torch.OutOfMemoryError:
             raise too_large(self.recipe, len(batches[0][1].features)) from None
-        if memory is not None:
-            self.progress.memory_gib = memory.gib(self.model, self.step.optimiser)
         self._check_finite(number, loss, batches[0][0])
         p = self.progress
+        p.memory_gib = p.memory_gib or peak_gib(self.ranks.device)
         p.step = number + 1
         p.images += sum(len(images) for images, _ in batches)
         p.pairs += sum(len(images.batch) for images, _ in batches)
@@ -226,7 +222,7 @@ class Loop:
         started = time.monotonic()
         sides = (0, 0) if self.data.one_set else (0, 1)
         last = miner.renew(
-            self.progress.step, lambda side, ids: describe_images(self.model, self.source, sides[side], ids)
+            self.progress.step, lambda side, ids: describe_images(self.model, self.source, sides[side], ids, self.ranks)
         )
         self.progress.mining_seconds += time.monotonic() - started
         return last

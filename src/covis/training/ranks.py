@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -19,7 +20,8 @@ from covis.core.foreign import first_line
 
 _T = TypeVar("_T")
 _Number = TypeVar("_Number", bound=np.generic)
-_TIMEOUT = timedelta(minutes=30)
+_TIMEOUT, _PATIENCE = timedelta(minutes=30), timedelta(days=7)
+"""Limits of what ranks do together, and of waiting for work that the first rank does alone."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,19 @@ class Ranks:
         if self.world > 1:
             distributed.barrier()
 
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """Around what the first rank does alone and may take hours; the others wait at the end of it."""
+        waiting = distributed.new_group(backend="gloo", timeout=_PATIENCE) if self.world > 1 else None
+        yield
+        if waiting is not None:
+            distributed.barrier(waiting)
+
     def first_then_all(self, work: Callable[[], _T]) -> _T:
         """`work` by the first rank, which leaves its result on disk, then by the others, which find it there."""
-        if not self.first:
-            self.wait()
-            return work()
-        result = work()
-        self.wait()
-        return result
+        with self.first_alone():
+            result = [work()] if self.first else []
+        return result[0] if result else work()
 
     def agree(self, flags: int) -> int:
         """The bits that any rank has set."""

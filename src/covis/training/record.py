@@ -52,7 +52,7 @@ class Counters:
     stale: int = 0
     """Validations in a row that were not better."""
     memory_gib: float = 0.0
-    """Memory of a step on one process: weights, gradients, optimiser state and what it keeps for its backward pass."""
+    """Peak memory of the first rank up to its first step: of the GPU, or of the process where there is none."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""

@@ -31,19 +31,9 @@ class Trained(JsonValues):
         return int(self["dim"])
 
     @property
-    def fingerprint(self) -> str:
-        """Fingerprint of its weights."""
-        return str(self["fingerprint"])
-
-    @property
     def steps(self) -> int:
         """Steps of the optimiser."""
         return int(self["step"])
-
-    @property
-    def images(self) -> int:
-        """Images embedded with gradient."""
-        return int(self["images"])
 
     @property
     def pairs(self) -> int:
@@ -68,7 +58,7 @@ class Trained(JsonValues):
 
     @property
     def memory_gib(self) -> float:
-        """Estimated memory of a step."""
+        """Peak memory up to the first step: of the GPU, or of the process where there is none."""
         return float(self["memory_gib"])
 
     @property

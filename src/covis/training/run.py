@@ -257,10 +257,11 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
 
     recipe, images = loop.recipe, loop.data.split.database
     descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images), loop.ranks)
-    if not loop.ranks.first:  # which writes the models
-        return
     facts = {"fit": "train", "data": f"{recipe.dataset}/{recipe.split}"}
-    model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
+    with loop.ranks.first_alone():
+        if loop.ranks.first:  # which writes the models
+            fit = fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts)
+            model.whiten(fit)
 
 
 def open_sampler(run: Path, data: Path | None = None) -> Sampler:

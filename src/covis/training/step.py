@@ -101,10 +101,15 @@ class _TrainedPart(nn.Module):
 def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Module:
     trained: nn.Module = _TrainedPart(model)
     if recipe.compile:
-        compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
-        if ranks.device.type == "cpu" and not any(map(shutil.which, compilers)):
-            raise InputError("compile=true needs a C++ compiler on a CPU, and there is none; set compile=false")
-        trained = torch.compile(trained)  # type: ignore[assignment]
+        language, *compilers = (
+            ("C++", "g++", "clang++", "c++") if ranks.device.type == "cpu" else ("C", "gcc", "clang", "cc")
+        )
+        compilers.append(os.environ.get("CXX" if language == "C++" else "CC", ""))
+        if not any(map(shutil.which, compilers)):
+            raise InputError(
+                f"compile=true needs a {language} compiler, and there is none; install one or set compile=false"
+            )
+        trained = torch.compile(trained, dynamic=True)  # type: ignore[assignment]  # batches differ in their images
     if ranks.world == 1:
         return trained
     # Kernels of 1×1 have several ways to say the same strides; nothing is copied because of it.
