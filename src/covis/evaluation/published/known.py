@@ -36,7 +36,7 @@ class KnownNumber:
     def verdict(self, evaluation: Evaluation, tolerance: float = TOLERANCE) -> str:
         """`within`, `outside by` how many points, or how the benchmark differs from the printed one."""
         figures = evaluation.figures
-        counted = (self.benchmark, figures.queries_total, figures.database)
+        counted = (self.benchmark, figures["queries_total"], figures["database"])
         if self.benchmark in COUNTS and (difference := other_counts(*counted)):
             return difference
         found = figures.recall_over(self.over)
