@@ -26,7 +26,7 @@ from _common import RESULTS, report
 from covis.maps.storage.engine import Pointer, Rows
 from covis.maps.storage.engine_storage import open_engine
 from covis.ranking import Ranking
-from covis.search import Exact, build_index, rank
+from covis.search import build_index, rank
 
 K, QUERIES, PART = 10, 50, 20_000
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -134,11 +134,7 @@ def engine_row(url: str, name: str, database: Any, asked: Any, *, truth: Ranking
 
 def folder_row(name: str, kind: str, database: Any, asked: Any, truth: Ranking) -> dict[str, Any]:
     clock = Clock(None)
-    index = Exact(database.shape[1])
-    if kind == "exact":
-        index.add(np.arange(len(database)), database)
-    else:
-        index = build_index(database, kind)[0]
+    index = build_index(database, kind)[0]
     return measured(
         f"{name} ({index.kind})",
         clock.lap(),

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 KS = (1, 5, 10)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 LOCAL = SHARED / "weights" / "local"
-NAMES = ("local:sift", f"local:xfeat={LOCAL / 'xfeat.onnx'}",
-         f"local:xfeat={LOCAL / 'xfeat.onnx'}+lighterglue={LOCAL / 'lighterglue_L3.onnx'}")  # fmt: skip
+NAMES = ("local:sift", f"local:xfeat={LOCAL / 'xfeat.onnx'}")
 
 
 def clusters(images: ImageSet) -> ModelDescriber:

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from covis.datasets import DATASETS
 from covis.evaluation import BENCHMARKS
 from covis.experiments import RECIPES, TABLES
+from covis.search.local import EXTRACTORS
 
-REGISTRIES = (DATASETS, BENCHMARKS, RECIPES, TABLES)
+REGISTRIES = (DATASETS, BENCHMARKS, RECIPES, TABLES, EXTRACTORS)
 
 
 @contextmanager

@@ -321,9 +321,9 @@ def test_whitening_on_all_map_images_uses_them_all(walks, model):
 def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(walks, model, tmp_path, covis, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     given = ("evaluate", model, "walks_west", "--data", walks)
-    code, _, err = covis(*given, "--rerank", "local:xfeat=nowhere.onnx")
+    code, _, err = covis(*given, "--rerank", "local:h5=nowhere.h5")
     assert (code, err.count("\n")) == (2, 1)
-    assert "nowhere.onnx does not exist" in err
+    assert "needs a file of features" in err
     assert not (tmp_path / "cache").exists()
 
 

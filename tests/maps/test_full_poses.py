@@ -51,7 +51,7 @@ def test_what_goes_in_comes_out(town):
 
 
 def replace_images(map_, images):
-    return replace(map_, storage=replace(map_.storage, state=replace(map_.state, images=images)))
+    return replace(map_, storage=replace(map_.storage, images=images))
 
 
 def test_changes_keep_them(copy, tmp_path):

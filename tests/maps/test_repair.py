@@ -77,9 +77,9 @@ def test_an_older_state_is_not_taken_for_the_current_one(grown):
 
 def test_a_damaged_index_is_built_anew(tmp_path):
     made, _ = simulated_map(tmp_path, 52, 20, index="hnsw")
-    ids = version_folder(made.path, made.version) / "index" / "ids.npy"
+    ids = version_folder(made.path, made.version) / "index" / "order.npy"
     flip(ids)
-    with pytest.raises(InputError, match=r"ids\.npy is damaged"):
+    with pytest.raises(InputError, match=r"order\.npy is damaged"):
         Map.open(made.path)
     outcome = repair_map(made.path)
     assert outcome["dropped"] == []

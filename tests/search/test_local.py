@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy.ndimage import map_coordinates
 
 from covis.ranking import Ranking
 from covis.search.local_features import LocalFeatures, inliers, match
 from covis.search.rerank import reordered
-from covis.search.xfeat import peaks, sampled
 
 SIZE = (320, 240)
 
@@ -20,26 +18,6 @@ def test_mutual_and_clear_matches_only():
     alike = LocalFeatures(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
     assert match(first, alike).tolist() == []
     assert match(first, alike, None).tolist() == [[0, 0]]
-
-
-def test_peaks_are_the_highest_of_their_neighbourhood():
-    score = np.random.default_rng(0).random((20, 30)).astype(np.float32)
-    xy, value = peaks(score, 2, 0.5)
-    wanted = [
-        (x, y)
-        for y in range(20)
-        for x in range(30)
-        if score[y, x] > 0.5 and score[y, x] == score[max(0, y - 2) : y + 3, max(0, x - 2) : x + 3].max()
-    ]
-    assert sorted(map(tuple, xy.tolist())) == sorted(wanted)
-    assert value.tolist() == [score[y, x] for x, y in xy]
-
-
-def test_sampling_is_bilinear_between_the_middles_of_cells():
-    maps = np.random.default_rng(0).random((3, 5, 7)).astype(np.float32)
-    xy = np.random.default_rng(1).uniform(0, 1, (50, 2)) * [7 * 8, 5 * 8]
-    expected = [map_coordinates(m, [xy[:, 1] / 8 - 0.5, xy[:, 0] / 8 - 0.5], order=1, mode="nearest") for m in maps]
-    np.testing.assert_allclose(sampled(maps, xy, 8), np.transpose(expected), atol=1e-6)
 
 
 def pair(flat, wrong, count=120, seed=0):

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch.nn import functional
 
 from cli import wall
 from covis import cli
@@ -15,10 +13,8 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
-from covis.search import local, xfeat
+from covis.search import local
 from covis.search.local import EXTRACTORS, FeatureCache, LocalReranker
-from covis.search.local_features import inliers, match
-from covis.search.xfeat import LighterGlue, XFeat, _heat
 
 pytest.importorskip("cv2", reason="checks the geometry")
 pytest.importorskip("pycolmap", reason="finds SIFT features")
@@ -100,9 +96,7 @@ def test_features_are_found_once_and_damaged_ones_again(walls, tmp_path, monkeyp
     [
         ("sitf", "did you mean 'sift'"),
         ("sift=weights.onnx", "sift has no weights"),
-        ("xfeat=nowhere.onnx", "does not exist"),
-        ("xfeat", "local:xfeat=FILE"),
-        ("sift+lighterglue=a.onnx", "trained for xfeat"),
+        ("h5=nowhere.h5", "needs a file"),
     ],
 )
 def test_what_cannot_be_is_told_in_one_line(text, message):
@@ -111,32 +105,8 @@ def test_what_cannot_be_is_told_in_one_line(text, message):
 
 
 def test_names_and_depths():
-    chosen = LocalReranker.parse("xfeat=a.onnx+lighterglue=b.onnx", 7)
-    assert (chosen.file, chosen.matcher_file, chosen.depth) == (Path("a.onnx"), Path("b.onnx"), 7)
-    assert chosen.name == "local:xfeat+lighterglue"
-
-
-def test_key_point_cells_unfold_as_a_pixel_shuffle():
-    logits = torch.randn(65, 4, 6)
-    expected = functional.pixel_shuffle(torch.softmax(logits, 0)[None, :64], 8)[0, 0]
-    np.testing.assert_allclose(_heat(logits.numpy(), 8), expected.numpy(), atol=1e-6)
-
-
-@pytest.mark.parametrize("glued", [False, True])
-def test_published_networks_match_two_photos_of_one_street(glued, shared_data, monkeypatch):
-    folder, weights = shared_data / "photos_exif" / "berlin", shared_data / "weights" / "local"
-    if not weights.is_dir():
-        pytest.skip("needs weights of local features among the shared data")
-    monkeypatch.setattr(xfeat, "SIDE", 320)
-    extractor = XFeat(weights / "xfeat.onnx")
-    glue = next(weights.glob("lighterglue*.onnx")) if glued else None
-    matcher = LighterGlue(glue) if glued else lambda a, b: match(a, b, None)
-    first, second = (extractor(folder / f"0{k}.jpg") for k in (1, 2))
-    elsewhere = extractor(shared_data / "photos_exif" / "lund" / "01.jpg")
-    agree, chance = (inliers(first, other, matcher(first, other)) for other in (second, elsewhere))
-    assert agree > 60
-    assert agree > 3 * chance
-    assert first.xy.max(axis=0).tolist() <= list(first.size)
+    chosen = LocalReranker.parse("h5=a.h5", 7)
+    assert (chosen.name, chosen.file, chosen.depth) == ("local:h5", Path("a.h5"), 7)
 
 
 def test_features_of_another_tool_come_from_its_file(walls, tmp_path):

@@ -64,9 +64,7 @@ def index(
     scene: Annotated[
         Path | None, Option(help="For locate --pose: a COLMAP model of the photos, or images with depth.")
     ] = None,
-    inliers: Annotated[
-        str, Option(help="For locate --inliers: local features to calibrate (sift, xfeat=FILE.onnx, h5=FILE).")
-    ] = "",
+    inliers: Annotated[str, Option(help="For locate --inliers: local features to calibrate (sift, h5=FILE).")] = "",
     elsewhere: Annotated[
         Path | None,
         Option(callback=existing, help="Photos of other places, to tell photos that the map does not have."),

@@ -47,7 +47,7 @@ def _patches(argument: str, depth: int | None) -> Reranker:
 
 @RERANKERS.register("local")
 def _local(argument: str, depth: int | None) -> Reranker:
-    """Local features (local:sift, local:xfeat=FILE, local:h5=FILE), by the matches that one homography explains."""
+    """Local features (local:sift, local:h5=FILE), by the matches that one homography explains."""
     from covis.search.local import LocalReranker
 
     return LocalReranker.parse(argument, depth)

@@ -64,7 +64,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
     facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
-             "frame": poses.frame, "index": map_.state.index}  # fmt: skip
+             "frame": poses.frame, "index": map_.state.index_choice}  # fmt: skip
     listing = {name: _entry(data) for name, data in content.items()}
     with replacing(target) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(LISTING, json.dumps({**facts, "files": listing}, indent=1))
@@ -137,8 +137,8 @@ def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path 
         table = replace(images, root=target, columns={**images.columns, "row": np.arange(count)})
         if calibration is None:
             calibration = calibrate(table, descriptors, gcl_margin(target / MODEL)).to_dict()
-        state = State(1, table, (key,), facts["index"], calibration)
-        FolderStorage(target, state, (store,), model, dim).write()
+        state = State(version=1, images=table, segments=(key,), index_choice=facts["index"], calibration=calibration)
+        FolderStorage.of(state, target, (store,), model, dim).write()
 
 
 def _calibration(source: Path, unpacked: Path) -> dict[str, Any] | None:

@@ -118,7 +118,7 @@ def _rebuilt(path: Path) -> dict[str, Any]:
     segments = tuple(store.path.name for store in stores)
     repaired = replace(state, version=number, images=images, segments=segments)
     _write_dropped(path / DROPPED, state, kept)
-    FolderStorage(path, repaired, stores, fingerprint, dim).write()
+    FolderStorage.of(repaired, path, stores, fingerprint, dim).write()
     return {"version": number, "dropped": names}
 
 

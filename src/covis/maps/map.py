@@ -219,7 +219,7 @@ class Map:
     @property
     def state(self) -> State:
         """The state of a map in a folder: its photos, and their rows in `descriptors`."""
-        return self.folder.state
+        return self.folder
 
     def file(self, i: int) -> Path:
         """Where photo i lay when it was added."""

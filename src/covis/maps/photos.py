@@ -137,31 +137,31 @@ def with_full(images: ImageSet, arrays: Mapping[str, NDArray[Any]], where: str) 
     return with_cameras(images, [texts[code] for code in codes.tolist()], where)
 
 
-def views_of(images: ImageSet) -> list[str]:
-    """What an engine keeps of each photo as text: nine numbers of its rotation and its camera; empty where both are unknown."""
-    rotation = images.poses.rotation
-    turns: list[Any] = [None] * len(images) if rotation is None else rotation.reshape(-1, 9).tolist()
-    known = [turn is not None and turn[0] == turn[0] for turn in turns]
-    return [
-        json.dumps({"rotation": turn if ok else None, "camera": camera}) if ok or camera else ""
-        for turn, ok, camera in zip(turns, known, camera_texts(images), strict=True)
-    ]
+def facts_of(images: ImageSet) -> list[str]:
+    """What an engine keeps of each photo beside its name, position and descriptor, as text."""
+    poses, n = images.poses, len(images)
+    columns = {
+        "file": map(os.fsdecode, images.columns["file"].tolist()),
+        "group": [images.group_names[g] for g in images.group],
+        "camera": camera_texts(images),
+        "heading": poses.heading.tolist(),
+        "height": [np.nan] * n if poses.z is None else poses.z.tolist(),
+        "rotation": [[np.nan] * 9] * n if poses.rotation is None else poses.rotation.reshape(n, 9).tolist(),
+    }
+    return [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
-def read_views(views: list[str], where: str) -> tuple[Floats | None, list[str]]:
-    """(N, 3, 3) rotations or None, and (N,) cameras as text."""
-    rotation, cameras = np.full((len(views), 9), np.nan), [""] * len(views)
-    for i, view in enumerate(views):
-        if not view:
-            continue
-        try:
-            parsed = json.loads(view)
-            if parsed["rotation"] is not None:
-                rotation[i] = parsed["rotation"]
-            cameras[i] = str(parsed["camera"])
-        except (ValueError, KeyError, TypeError):
-            raise Damaged(
-                f"{where}: the engine's row {i} has a view that cannot be read; index the photos again"
-            ) from None
-    known = not np.isnan(rotation).all()
-    return (rotation.reshape(-1, 3, 3) if known else None), cameras
+def images_of(path: Path, names: Sequence[bytes], xy: Floats, facts: Sequence[str], frame: str) -> ImageSet:
+    """Photos of the map at `path` from what `facts_of` gave; column `row` is the place among them."""
+    try:
+        parsed = [json.loads(text) for text in facts]
+        file, group, camera = ([str(one[key]) for one in parsed] for key in ("file", "group", "camera"))
+        numbers = np.array([[one["heading"], one["height"], *one["rotation"]] for one in parsed], np.float64)
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{path}: a photo's facts in the engine cannot be read; index the photos again") from None
+    numbers = numbers.reshape(len(parsed), 11)
+    rotation = None if np.isnan(numbers[:, 2:]).all() else numbers[:, 2:].reshape(-1, 3, 3)
+    poses = Poses(xy.reshape(-1, 2), numbers[:, 0], numbers[:, 1], rotation, frame=frame)
+    columns = {"row": np.arange(len(parsed)), "file": encode_names(file)}
+    images = ImageSet.of(path, encode_names(names), poses, group or "", columns=columns)
+    return with_cameras(images, camera, str(path))

@@ -84,15 +84,13 @@ def rank(
     *,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
-    ids: ArrayLike | None = None,
     apart: tuple[Floats, Floats, float] | None = None,
 ) -> Ranking:
     """The k nearest of `database` (N, D) for each of `queries` (Q, D); the answer is (Q, min(k, N)).
 
     groups: "any", or only the query's own group ("same"), or all but it ("other"), by integer codes (Q,) and (N,).
     allowed: (N,) mask, or the rows of the map, that may be found at all.
-    exclude: (Q,) one map id that each query must not find, such as itself; −1 for none.
-    ids: (N,) what the rows of the map are called, if not 0 … N − 1.
+    exclude: (Q,) one row that each query must not find, such as itself; −1 for none.
     apart: positions (Q, 2) and (N, 2) and metres: only what lies farther than that from the query may be found.
     Besides its answer it needs about 300 MB for any Q and N; either side may be a memory-mapped `DescriptorStore`.
     """
@@ -100,7 +98,6 @@ def rank(
     own, theirs = group_codes(query_group, database_group, queries, database, groups)
     rows, width = allowed_rows(allowed, len(database)), min(k, len(database))
     answer = Ranking(np.full((len(queries), width), -1), np.full((len(queries), width), np.inf))
-    names = np.arange(len(database)) if ids is None else np.asarray(ids, np.int64)
     barred = None if exclude is None else np.asarray(exclude, np.int64)
     step = min(_QUERY_ROWS, max(1, _STATE_BYTES // (64 * max(1, width))))
     for part, among in _searches(own, theirs, rows, groups):
@@ -108,7 +105,7 @@ def rank(
             chunk = part[start : start + step]
             nearest = _Nearest(queries[chunk], width)
             for block, vectors in _blocks(database, among):
-                forbidden = None if barred is None else names[block] == barred[chunk][:, None]
+                forbidden = None if barred is None else block == barred[chunk][:, None]
                 if groups == "other":
                     same = theirs[block] == own[chunk][:, None]
                     forbidden = same if forbidden is None else forbidden | same
@@ -116,7 +113,7 @@ def rank(
                     offset = apart[1][block] - apart[0][chunk][:, None]
                     near = np.hypot(offset[..., 0], offset[..., 1]) <= apart[2]
                     forbidden = near if forbidden is None else forbidden | near
-                nearest.update(block, names[block], vectors, forbidden)
+                nearest.update(block, vectors, forbidden)
             answer.ids[chunk], answer.distances[chunk] = nearest.ids, nearest.distances
     return answer
 
@@ -169,8 +166,8 @@ class _Nearest:
         self.ids = np.full((len(queries), k), -1)
         self.distances = np.full((len(queries), k), np.inf, np.float32)
 
-    def update(self, rows: Ids, ids: Ids, vectors: NDArray[np.float32], forbidden: Bools | None) -> None:
-        """Takes in a block of the map: its rows (n,), their ids and vectors (n, D), forbidden pairs (Q, n)."""
+    def update(self, rows: Ids, vectors: NDArray[np.float32], forbidden: Bools | None) -> None:
+        """Takes in a block of the map: its rows (n,) and vectors (n, D), forbidden pairs (Q, n)."""
         square = np.einsum("nd,nd->n", vectors, vectors)
         if not np.isfinite(square).all():
             bad = int(rows[~np.isfinite(square)][0])
@@ -186,7 +183,7 @@ class _Nearest:
         for start in range(0, len(query), step):
             part = slice(start, start + step)
             distance[part] = distances(self.queries[query[part]], vectors[column[part]])
-        self._merge(query, ids[column], distance)
+        self._merge(query, rows[column], distance)
 
     def _candidates(self, score: NDArray[np.float32], reach: float) -> Bools:
         """(Q, n) pairs that may be among the k nearest; `reach` is the largest norm of the block."""

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import re
 from dataclasses import dataclass
 
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import unknown_name
 
 LINKS = 32
 """Neighbours that a node of a graph keeps on its upper levels; twice as many at the bottom."""
 EFFORTS = (16, 32, 64, 128, 256, 512, 1024)
 """Nodes that a query visits, from quick to thorough."""
-ROW_BYTES = 8 + 8 + 16 + 1
-"""What an index stores for each row beside its code: id, place in the structure, position, whether it is live."""
+ROW_BYTES = 8 + 16 + 1
+"""What an index stores for each row beside its code: place in the structure, position, whether it is live."""
+EXACT = "exact"
+"""The kind that compares every descriptor: no loss, nothing to build, no memory but the descriptors (may be mapped)."""
 EXACT_UP_TO = 20_000
 """Up to this many descriptors `auto` takes exact search: it answers in a few milliseconds and loses nothing."""
 _LINK_BYTES = 4 * (2 * LINKS) + 4 * LINKS / (LINKS - 1) + 16
@@ -61,17 +62,9 @@ KINDS = {kind.name: kind for kind in (_HNSW, _HNSW_SQ8)}
 
 def choose(name: str, count: int) -> str:
     """The kind to build over `count` descriptors: `name`, or with `auto` exact search or, with faiss, the quickest graph."""
-    if name not in ("auto", "exact", *KINDS):
-        raise unknown_name("kind of index", name, ("auto", "exact", *KINDS))
+    if name not in ("auto", EXACT, *KINDS):
+        raise unknown_name("kind of index", name, ("auto", EXACT, *KINDS))
     if name == "auto":
         small = count <= EXACT_UP_TO or importlib.util.find_spec("faiss") is None
-        return "exact" if small else next(iter(KINDS))
+        return EXACT if small else next(iter(KINDS))
     return name
-
-
-def parse_size(text: str) -> int:
-    """`2G`, `500 MB` or `1048576` → bytes (in steps of 1024)."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if not match:
-        raise InputError(f"{text!r} is not an amount of memory; write it like 500M or 2G")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))

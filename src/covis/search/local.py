@@ -1,8 +1,8 @@
 """Re-ranking by local features of two photos that agree on one geometry.
 
-    local:sift   local:xfeat=FILE   local:xfeat=FILE+lighterglue=FILE   local:h5=FEATURES.h5
+    local:sift   local:h5=FEATURES.h5
 
-`h5` is a file of features that any tool made.
+`h5` is a file of features that any tool made; a plugin may register other names.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,9 +27,8 @@ from covis.core.registry import Registry
 from covis.descriptors import Describer
 from covis.images import ImageSet
 from covis.ranking import Ranking
-from covis.search.local_features import MOST, RATIO, SIDE, LocalFeatures, Matcher, decoded, inliers, match, sift
+from covis.search.local_features import MOST, RATIO, SIDE, LocalFeatures, decoded, inliers, match, sift
 from covis.search.rerank import RERANK_DEPTH, reordered
-from covis.search.xfeat import LighterGlue, XFeat
 
 _IN_MEMORY = 512
 """Photos whose features stay in memory: at most about 0.3 GB."""
@@ -52,8 +51,7 @@ class Extractor(Protocol):
 
 
 EXTRACTORS: Registry[Callable[[Path | None], Extractor]] = Registry("local features")
-"""Name → function from the file that was given, if any."""
-EXTRACTORS.register("xfeat")(XFeat)
+"""Name → function from the file that was given, if any; a plugin may register another."""
 
 
 @EXTRACTORS.register("sift")
@@ -188,43 +186,29 @@ class LocalReranker:
 
     features: str
     file: Path | None = None
-    matcher_file: Path | None = None
-    """LighterGlue's network; without it, mutual nearest features are matched."""
     depth: int = RERANK_DEPTH
 
     @classmethod
     def parse(cls, text: str, depth: int | None = None) -> LocalReranker:
-        """From `sift`, `xfeat=FILE`, `xfeat=FILE+lighterglue=FILE` or `h5=FILE`."""
-        extractor, _, matcher = text.partition("+lighterglue=")
-        features, _, file = extractor.partition("=")
+        """From `sift`, `h5=FILE` or what a plugin registered."""
+        features, _, file = text.partition("=")
         if features not in EXTRACTORS:
             raise unknown_name("local features", features, EXTRACTORS)
-        if matcher and features != "xfeat":
-            raise InputError(
-                f"lighterglue was trained for xfeat; write local:xfeat=FILE+lighterglue=FILE, not {text!r}"
-            )
-        chosen = RERANK_DEPTH if depth is None else depth
-        return cls(features, Path(file) if file else None, Path(matcher) if matcher else None, chosen)
+        return cls(features, Path(file) if file else None, RERANK_DEPTH if depth is None else depth)
 
     @property
     def name(self) -> str:
         """As the command line knows it, without files."""
-        return f"local:{self.features}{'+lighterglue' if self.matcher_file else ''}"
+        return f"local:{self.features}"
 
     @cached_property
     def extractor(self) -> Extractor:
         """What finds the features."""
         return EXTRACTORS[self.features](self.file)
 
-    @cached_property
-    def matcher(self) -> Matcher:
-        """What matches them."""
-        return LighterGlue(self.matcher_file) if self.matcher_file else partial(match, ratio=self.extractor.ratio)
-
     def facts(self) -> dict[str, Any]:
         """Depth, features and matcher; weights by their checksum."""
-        matcher = self.matcher.facts() if isinstance(self.matcher, LighterGlue) else "mutual nearest"
-        return {"depth": self.depth, **self.extractor.facts(), "matcher": matcher}
+        return {"depth": self.depth, **self.extractor.facts(), "matcher": "mutual nearest"}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Needs the photos themselves; any descriptors will do."""
@@ -251,4 +235,4 @@ class LocalReranker:
 
     def _inliers(self, own: LocalFeatures, others: FeatureCache, ids: Ids) -> Ids:
         pairs = ((own, others(int(i))) for i in ids)
-        return np.array([inliers(a, b, self.matcher(a, b)) for a, b in pairs], np.int64)
+        return np.array([inliers(a, b, match(a, b, self.extractor.ratio)) for a, b in pairs], np.int64)

@@ -5,7 +5,6 @@ Matching uses numpy, geometry OpenCV (`pip install 'covis[local]'`), SIFT pycolm
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,10 +37,6 @@ class LocalFeatures(NamedTuple):
     """(K, D) unit norm."""
     size: tuple[int, int] = (0, 0)
     """(width, height) of the full picture."""
-
-
-Matcher = Callable[[LocalFeatures, LocalFeatures], NDArray[np.int64]]
-"""Features of two pictures → (M, 2) which belong together."""
 
 
 def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> LocalFeatures:

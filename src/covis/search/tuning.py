@@ -12,10 +12,9 @@ from covis.core.progress import say
 from covis.core.tables import size_text
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking
-from covis.search.approximate import Approximate
 from covis.search.exact import rank
-from covis.search.index import Exact, LocalIndex
-from covis.search.kinds import EFFORTS, ROW_BYTES, choose
+from covis.search.index import Index
+from covis.search.kinds import EFFORTS, EXACT, ROW_BYTES, choose
 
 TARGET_RECALL = 0.99
 MEASURED_K = 10
@@ -56,46 +55,42 @@ def build_index(
     descriptors: Matrix,
     kind: str = "auto",
     *,
-    ids: ArrayLike | None = None,
     xy: ArrayLike | None = None,
     target_recall: float = TARGET_RECALL,
     queries: Matrix | None = None,
     seed: int = 0,
-) -> tuple[LocalIndex, Measured]:
+) -> tuple[Index, Measured]:
     """An index over `descriptors` (N, dim), and how much of exact search it finds, which is also said on stderr.
 
     kind: a name in `KINDS`, `exact`, or `auto`.
-    ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
+    xy: (N, 2) positions in metres, for searches in an area.
     queries: (Q, dim) to tune and measure with; by default a sample of the descriptors, each without itself.
     """
     count, dim = descriptors.shape
     chosen = choose(kind, count)
-    index: LocalIndex = Exact(dim) if chosen == Exact.kind else Approximate(dim, chosen, seed=seed)
-    index.add(np.arange(count) if ids is None else ids, descriptors, xy)
+    index = Index(dim, chosen, seed=seed)
+    index.add(descriptors, xy)
     measured = tune(index, target_recall, queries, seed)
     say(measured.line())
     if kind == "auto" and measured.recall < target_recall:
         say(f"{chosen} misses too many of these descriptors, so search stays exact")
-        return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
+        return build_index(descriptors, EXACT, xy=xy, queries=queries, seed=seed)
     return index, measured
 
 
-def tune(
-    index: LocalIndex, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0
-) -> Measured:
+def tune(index: Index, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0) -> Measured:
     """Sets the least effort that finds `target_recall` of the exact nearest (or else the largest), and measures it."""
     asked, itself = _questions(index, queries, seed)
     allowed = None if index.live.all() else index.live
-    truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself, ids=index.row_ids)
-    efforts = EFFORTS if isinstance(index, Approximate) and index.structure is not None else (0,)
+    truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself)
+    efforts = EFFORTS if index.structure is not None else (0,)
     for effort in efforts:
-        if isinstance(index, Approximate):
-            index.effort = effort or index.effort
+        index.effort = effort or index.effort
         ranking = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
         recall = found_share(ranking, truth)
         if recall >= target_recall:
             break
-    ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
+    ram = len(index) * ROW_BYTES if index.spec is None else index.spec.ram(len(index.live), index.dim)
     return Measured(
         index.kind, len(index), index.dim, recall, found_share(ranking.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
         ram,
@@ -111,16 +106,16 @@ def found_share(ranking: Ranking, truth: Ranking) -> float:
     return float(((ranking.ids >= 0) & (ranking.distances <= edge[:, None])).sum() / wanted)
 
 
-def _questions(index: LocalIndex, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """Queries to measure with, and the id that each of them must not find."""
+def _questions(index: Index, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Queries to measure with, and the row that each of them must not find."""
     if queries is not None:
         pick = np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(int)
         if isinstance(queries, DescriptorStore):
-            index._bind(queries, role="the queries")
+            index.bind(queries, role="the queries")
         return np.asarray(queries[pick], np.float32), None
     live = np.flatnonzero(index.live)
     rows = np.sort(np.random.default_rng(seed).choice(live, min(SAMPLE, len(live)), replace=False))
-    return np.asarray(index.vectors[rows], np.float32), index.row_ids[rows]
+    return np.asarray(index.vectors[rows], np.float32), rows
 
 
 def _without(ranking: Ranking, ids: NDArray[np.int64] | None) -> Ranking:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
-from covis.ranking import Ranking
+from covis.ranking import Ranking, ordered
 from covis.search.area import Area
 
 _MOST = 16384
@@ -26,37 +26,27 @@ class Unavailable(InputError):  # noqa: N818 - a state of the engine, not a defe
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Photos of a map as aligned columns."""
+    """Photos of a map as aligned columns: what is searched by, and all else as text."""
 
     ids: Ids
     names: list[bytes]
-    files: list[bytes]
     xy: Floats
     """(n, 2) metres in the map's frame."""
-    heading: Floats
-    height: Floats
-    group: list[str]
-    views: list[str]
-    """Full rotation and camera as text; empty where unknown."""
+    facts: list[str]
+    """Everything else that is known of a photo (`covis.maps.photos.facts_of`)."""
     vectors: NDArray[np.float32] | None = None
     """(n, dim) descriptors; None where they were not asked for."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def subset(self, at: Ids) -> Rows:
-        """The rows at these places."""
-        columns = (self.names, self.files, self.group, self.views)
-        names, files, group, views = ([column[i] for i in at] for column in columns)
-        vectors = None if self.vectors is None else self.vectors[at]
-        return Rows(self.ids[at], names, files, self.xy[at], self.heading[at], self.height[at], group, views, vectors)
-
     def batches(self) -> Iterator[Rows]:
         """The rows, a bounded number at a time."""
         width = 1 if self.vectors is None else self.vectors.shape[1]
         step = max(1, _BATCH_BYTES // (4 * width))
-        for start in range(0, len(self), step):
-            yield self.subset(np.arange(start, min(start + step, len(self))))
+        for part in (slice(start, start + step) for start in range(0, len(self), step)):
+            vectors = None if self.vectors is None else self.vectors[part]
+            yield Rows(self.ids[part], self.names[part], self.xy[part], self.facts[part], vectors)
 
     @classmethod
     def concatenate(cls, parts: Sequence[Rows]) -> Rows:
@@ -65,12 +55,8 @@ class Rows:
         return cls(
             np.concatenate([p.ids for p in parts]),
             [name for p in parts for name in p.names],
-            [file for p in parts for file in p.files],
             np.concatenate([p.xy for p in parts]),
-            np.concatenate([p.heading for p in parts]),
-            np.concatenate([p.height for p in parts]),
-            [group for p in parts for group in p.group],
-            [view for p in parts for view in p.views],
+            [facts for p in parts for facts in p.facts],
             np.concatenate(vectors) if len(vectors) == len(parts) else None,
         )
 
@@ -84,23 +70,8 @@ class Pointer(NamedTuple):
     """Ids from this one on were never used."""
 
 
-class Candidates(NamedTuple):
-    """What an engine proposes for each query: each row once, and (Q, C) places in them with distances; −1 for none."""
-
-    rows: Rows
-    places: Ids
-    distances: NDArray[np.float32]
-
-    @classmethod
-    def of(cls, hits: Sequence[Sequence[tuple[int, float]]], rows: Rows) -> Candidates:
-        """From the ids and distances of each query's hits, and their rows."""
-        place = {int(key): at for at, key in enumerate(rows.ids)}
-        width = max((len(found) for found in hits), default=0)
-        places, distances = np.full((len(hits), width), -1, np.int64), np.full((len(hits), width), np.inf, np.float32)
-        for q, found in enumerate(hits):
-            places[q, : len(found)] = [place[key] for key, _ in found]
-            distances[q, : len(found)] = [distance for _, distance in found]
-        return cls(rows, places, distances)
+Hits = Sequence[Sequence[tuple[int, float]]]
+"""Ids and distances of what an engine proposes, for each query."""
 
 
 class Engine(ABC):
@@ -126,16 +97,16 @@ class Engine(ABC):
         """Builds what makes searches fast after many rows were added; without it they are slow, not wrong."""
 
     @abstractmethod
-    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that exist."""
+    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, str]]:
+        """Id and facts of those names that exist."""
 
     @abstractmethod
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
         """Rows with ids above `after`, ascending."""
 
     @abstractmethod
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
-        """The nearest rows of each query; filtering by the box of an area is enough."""
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
+        """The nearest of each query, and their rows, each once; filtering by the box of an area is enough."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -149,15 +120,12 @@ class Engine(ABC):
         """The k nearest of each query inside `area`, as places in rows; asks for more candidates until k lie inside."""
         limit = min(_MOST, (k if area is None else 2 * k) + 16)
         while True:
-            proposed = self.candidates(queries, limit, area)
-            places = proposed.places
-            if area is not None and len(proposed.rows):
-                inside = area.contains(proposed.rows.xy)
-                places = np.where((places >= 0) & inside[np.maximum(places, 0)], places, -1)
-            short = (places >= 0).sum(axis=1) < k
-            full = (proposed.places >= 0).sum(axis=1) >= limit
-            if not (short & full).any() or limit == _MOST:
-                return proposed.rows, _ranked(proposed.rows.ids, places, proposed.distances, k)
+            rows, hits = self.candidates(queries, limit, area)
+            inside = np.ones(len(rows), bool) if area is None else area.contains(rows.xy)
+            usable = set(rows.ids[inside].tolist())
+            found = [[hit for hit in proposed if hit[0] in usable] for proposed in hits]
+            if limit == _MOST or all(len(f) >= k or len(h) < limit for f, h in zip(found, hits, strict=True)):
+                return rows, _ranked(found, rows.ids, k)
             limit = min(_MOST, 4 * limit)
 
     def all_rows(self, *, vectors: bool = False, step: int = 4096) -> Rows:
@@ -168,9 +136,14 @@ class Engine(ABC):
         return Rows.concatenate(pages)
 
 
-def _ranked(ids: Ids, places: Ids, distances: NDArray[np.float32], k: int) -> Ranking:
-    """Best first, ties by id."""
-    distance = np.where(places >= 0, distances, np.inf).astype(np.float32)
-    key = np.where(places >= 0, ids[np.maximum(places, 0)] if len(ids) else places, np.iinfo(np.int64).max)
-    order = np.lexsort((key, distance), axis=-1)[:, :k]
-    return Ranking(np.take_along_axis(places, order, 1), np.take_along_axis(distance, order, 1))
+def _ranked(hits: Hits, ids: Ids, k: int) -> Ranking:
+    """The k best of each query, ties by id, as places among `ids`."""
+    shape = len(hits), max(map(len, hits), default=0)
+    found, distances = np.full(shape, -1, np.int64), np.full(shape, np.inf, np.float32)
+    for q, proposed in enumerate(hits):
+        found[q, : len(proposed)] = [key for key, _ in proposed]
+        distances[q, : len(proposed)] = [distance for _, distance in proposed]
+    best = ordered(found, distances, k)
+    place = {int(key): at for at, key in enumerate(ids)} | {-1: -1}
+    places = np.array([[place[key] for key in row] for row in best.ids.tolist()], np.int64)
+    return Ranking(places.reshape(best.ids.shape), best.distances)

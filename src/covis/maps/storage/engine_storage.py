@@ -6,6 +6,7 @@ the folder, which carries no password.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,10 @@ from covis.core.progress import Meter, warn
 from covis.descriptors import DescriptorStore, Matrix
 from covis.images import ImageSet
 from covis.maps.calibration import Recalibration
-from covis.maps.photos import read_views, views_of
+from covis.maps.photos import facts_of, images_of
 from covis.maps.storage.engine import Engine, Pointer, Rows
 from covis.maps.storage.layout import CALIBRATION, CURRENT, clear_segment
-from covis.poses import Poses
 from covis.ranking import Ranking
-from covis.reading.cameras import with_cameras
 from covis.search.area import Area
 from covis.search.exact import as_queries
 
@@ -112,12 +111,7 @@ class EngineStorage:
         return self._image_set(self.engine.all_rows())
 
     def _image_set(self, rows: Rows) -> ImageSet:
-        """Rows as images; columns `file` and `row`, which is the place among them."""
-        rotation, cameras = read_views(rows.views, str(self.path))
-        poses = Poses(rows.xy.reshape(-1, 2), rows.heading, rows.height, rotation, frame=self.frame)
-        columns = {"row": np.arange(len(rows)), "file": np.array(rows.files or [b""], dtype=bytes)[: len(rows)]}
-        images = ImageSet.of(self.path, np.array(rows.names, dtype=bytes), poses, rows.group or "", columns=columns)
-        return with_cameras(images, cameras, str(self.path))
+        return images_of(self.path, rows.names, rows.xy, rows.facts, self.frame)
 
     def newest(self) -> EngineStorage:
         """The state that counts now: this one where nothing changed since."""
@@ -151,10 +145,11 @@ class EngineStorage:
             raise InputError("a photo is given twice; give each photo once")
         held = self.engine.named(names)
         for name, file in zip(names, table.columns["file"].tolist(), strict=True):
-            if name in held and held[name][1] != file:
+            there = json.loads(held[name][1])["file"] if name in held else os.fsdecode(file)
+            if there != os.fsdecode(file):
                 raise InputError(
-                    f"the map has another photo {os.fsdecode(name)!r} ({os.fsdecode(held[name][1])}); add these under "
-                    "--prefix NAME/, or remove it first"
+                    f"the map has another photo {os.fsdecode(name)!r} ({there}); add these under --prefix NAME/, or "
+                    "remove it first"
                 )
 
     def add(self, table: ImageSet, store: DescriptorStore, rows: Ids, recalibration: Recalibration) -> EngineStorage:
@@ -183,12 +178,8 @@ class EngineStorage:
         return now
 
     def _insert(self, table: ImageSet, vectors: NDArray[np.float32]) -> EngineStorage:
-        names, poses, first = [bytes(n) for n in table.names], table.poses, self.pointer.next_id
-        height = np.full(len(table), np.nan) if poses.z is None else poses.z
-        rows = Rows(
-            np.arange(first, first + len(table)), names, [bytes(f) for f in table.columns["file"]], poses.xy,
-            poses.heading, height, [table.group_names[g] for g in table.group], views_of(table), vectors,
-        )  # fmt: skip
+        names, first = [bytes(n) for n in table.names], self.pointer.next_id
+        rows = Rows(np.arange(first, first + len(table)), names, table.poses.xy, facts_of(table), vectors)
         return self._change(rows, [i for i, _ in self.engine.named(names).values()])
 
     def _change(self, rows: Rows | None, gone: Sequence[int]) -> EngineStorage:

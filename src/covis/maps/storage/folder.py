@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ from covis.maps.storage.layout import (
 )
 from covis.poses import Poses
 from covis.ranking import Ranking
-from covis.search import Area, Exact, LocalIndex, build_index, open_index
-from covis.search.kinds import choose
+from covis.search import Area, Index, build_index, open_index
+from covis.search.kinds import EXACT, choose
 
 INDEX = "index"
 _MERGED_AT_ONCE = 4096
@@ -54,7 +54,7 @@ _KEPT_VERSIONS = 2
 """The current state, and the one that a reader may just be opening."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class State:
     """One version of a map."""
 
@@ -63,27 +63,41 @@ class State:
     """Photos with poses. Columns: `file` where each lies, `row` where its descriptor is in the stacked segments."""
     segments: tuple[str, ...]
     """Keys of the descriptor stores, stacked in this order."""
-    index: str = "exact"
+    index_choice: str = "exact"
+    """`auto` or a kind of index."""
     calibration: Mapping[str, Any] | None = None
 
+    def __len__(self) -> int:
+        return len(self.images)
+
     @property
-    def rows(self) -> NDArray[np.int64]:
+    def rows(self) -> Ids:
         """(N,) ascending rows of the photos' descriptors."""
         return np.asarray(self.images.columns["row"], np.int64)
 
+    @property
+    def frame(self) -> str:
+        """The frame of positions."""
+        return self.images.poses.frame
 
-@dataclass(frozen=True, eq=False)
-class FolderStorage:
-    """One state of a map in its folder."""
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FolderStorage(State):
+    """One version of a map in its folder, with its descriptors."""
 
     path: Path
-    state: State
     stores: tuple[DescriptorStore, ...]
     model: str
     """Fingerprint of the model of every descriptor."""
     dim: int
-    built: LocalIndex | None = None
+    built: Index | None = None
     """The index, where it was just built."""
+
+    @classmethod
+    def of(cls, state: State, path: Path, stores: tuple[DescriptorStore, ...], model: str, dim: int) -> FolderStorage:
+        """A version with its descriptors."""
+        known = {field.name: getattr(state, field.name) for field in fields(State)}
+        return cls(**known, path=path, stores=stores, model=model, dim=dim)
 
     @classmethod
     def open(cls, path: Path, *, verify: bool = False) -> FolderStorage:
@@ -96,7 +110,7 @@ class FolderStorage:
                     f"{store.path} holds {store.dim} dimensions of model {store.model}, the map {config['dim']} of model "
                     f"{config['model']}; repair it with: covis map repair {path}"
                 )
-        return cls(path, state, stores, config["model"], config["dim"])
+        return cls.of(state, path, stores, config["model"], config["dim"])
 
     @classmethod
     def empty(cls, path: Path, frame: str, model: str, dim: int, index: str) -> FolderStorage:
@@ -104,43 +118,17 @@ class FolderStorage:
         poses = Poses(np.zeros((0, 2)), np.zeros(0), frame=frame)
         columns = {"row": np.zeros(0, np.int64), "file": np.zeros(0, "S1")}
         images = ImageSet.of(path, np.zeros(0, "S1"), poses, columns=columns)
-        return cls(path, State(0, images, (), index), (), model, dim)
-
-    def __len__(self) -> int:
-        return len(self.state.images)
-
-    @property
-    def version(self) -> int:
-        """Number of this state."""
-        return self.state.version
-
-    @property
-    def frame(self) -> str:
-        """The frame of positions."""
-        return self.state.images.poses.frame
-
-    @property
-    def images(self) -> ImageSet:
-        """The photos."""
-        return self.state.images
-
-    @property
-    def segments(self) -> tuple[str, ...]:
-        """Keys of the descriptor stores that this state names."""
-        return self.state.segments
-
-    @property
-    def calibration(self) -> Mapping[str, Any] | None:
-        """The record of the map's calibration."""
-        return self.state.calibration
+        return cls(
+            version=0, images=images, segments=(), index_choice=index, path=path, stores=(), model=model, dim=dim
+        )
 
     @cached_property
     def descriptors(self) -> Stacked:
-        """All rows of all segments, also removed ones; photo i has the row `state.rows[i]`."""
+        """All rows of all segments, also removed ones; photo i has the row `rows[i]`."""
         return Stacked(self.stores, self.dim)
 
     @cached_property
-    def index(self) -> LocalIndex:
+    def index(self) -> Index:
         """The search structure, as it was written with this state or, where that takes no time, made now."""
         if self.built is not None:
             return self.built
@@ -161,7 +149,7 @@ class FolderStorage:
         if not len(self):
             return Ranking(np.zeros((len(queries), 0), np.int64), np.zeros((len(queries), 0), np.float32))
         ranking = self.index.search(queries, k, area=area)
-        places = np.searchsorted(self.state.rows, np.maximum(ranking.ids, 0))
+        places = np.searchsorted(self.rows, np.maximum(ranking.ids, 0))
         return Ranking(np.where(ranking.ids >= 0, places, -1), ranking.distances)
 
     def nearest(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> tuple[ImageSet, Ranking]:
@@ -194,8 +182,9 @@ class FolderStorage:
         photos = in_row_order(join_photos([kept, table]))
         if segments == self.segments and photos.fingerprint() == self.images.fingerprint():
             return self  # the same photos at the same places
-        state = replace(self.state, images=photos, segments=segments)
-        return self._write(state, stores, recalibration, len(table))
+        return replace(self, images=photos, segments=segments, stores=stores)._write_next(
+            self, recalibration, len(table)
+        )
 
     def remove(self, names: Sequence[bytes], recalibration: Recalibration) -> FolderStorage:
         """The state without these photos; a name that does not exist is an error."""
@@ -204,79 +193,85 @@ class FolderStorage:
         if not known.all():
             name = os.fsdecode(wanted[~known][0])
             raise InputError(f"{self.path} has no photo {name!r}{nearest_name(name, self.images)}; nothing was removed")
-        state = replace(self.state, images=self.images.subset(~np.isin(self.images.names, wanted)))
-        return self._write(state, self.stores, recalibration, len(wanted))
+        kept = self.images.subset(~np.isin(self.images.names, wanted))
+        return replace(self, images=kept)._write_next(self, recalibration, len(wanted))
 
     def recalibrate(self, recalibration: Recalibration) -> FolderStorage:
         """The state with its calibration learned again."""
-        return self._write(replace(self.state, calibration=None), self.stores, recalibration, len(self))
+        return replace(self, calibration=None)._write_next(self, recalibration, len(self))
 
-    def _write(
-        self, state: State, stores: tuple[DescriptorStore, ...], recalibration: Recalibration, changes: int
-    ) -> FolderStorage:
-        """Writes `state` as the next version, after `changes` photos came or went."""
-        state = replace(state, version=self.version + 1)
-        total = sum(map(len, stores))
-        dead = total - len(state.images)
-        merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
+    def _write_next(self, before: FolderStorage, recalibration: Recalibration, changes: int) -> FolderStorage:
+        """Writes this as the version after `before`, of which `changes` photos came or went."""
+        draft = replace(self, version=before.version + 1, built=None)
+        total = len(draft.descriptors)
+        many_dead = total >= _MERGE_FROM and total - len(self) > _DEAD_SHARE * total
+        merged = total > 0 and (len(self.stores) > _MAX_SEGMENTS or many_dead)
         if merged:
-            state = replace(state, calibration=compacted(state.calibration, state.rows))
-            state = merge_segments(self.path, state, stores, f"merged-{state.version:08d}")
-            stores = open_segments(self.path, state.segments, written=True)
-        draft = replace(self, state=state, stores=stores, built=None)
-        calibration = recalibration(state.calibration, changes, state.images, draft.descriptors)
-        draft = replace(draft, state=replace(state, calibration=calibration))
-        return draft.write(None if merged else self)
+            draft = draft._merge()
+        calibration = recalibration(draft.calibration, changes, draft.images, draft.descriptors)
+        return replace(draft, calibration=calibration).write(None if merged else before)
+
+    def _merge(self) -> FolderStorage:
+        """The same photos over one new segment without gaps: reclaims removed rows and replaces many small files."""
+        key = f"merged-{self.version:08d}"
+        precision = "float16" if self.stores[0].dtype == np.float16 else "float32"
+        merged = DescriptorStore.create(clear_segment(self.path, key), self.model, self.dim, precision)  # type: ignore[arg-type]
+        for start in range(0, len(self), _MERGED_AT_ONCE):
+            part = slice(start, start + _MERGED_AT_ONCE)
+            merged = merged.append(self.images.names[part], self.descriptors[self.rows[part]], model=self.model)
+        return replace(
+            self,
+            images=replace(self.images, columns={**self.images.columns, "row": np.arange(len(self))}),
+            segments=(key,),
+            stores=open_segments(self.path, (key,), written=True),
+            calibration=compacted(self.calibration, self.rows),
+        )
 
     def write(self, before: FolderStorage | None = None) -> FolderStorage:
         """Makes this the state that counts, with an index grown from that of `before` where it takes time to build."""
         index = self._next_index(before)
-        write_state(self.path, self.state, None if isinstance(index, Exact) else index)
+        write_state(self.path, self, None if index.kind == EXACT else index)
         return replace(self, built=index)
 
-    def _next_index(self, before: FolderStorage | None) -> LocalIndex:
-        total = len(self.descriptors)
-        kind = choose(self.state.index, len(self))
-        if kind == Exact.kind:
+    def _next_index(self, before: FolderStorage | None) -> Index:
+        kind = choose(self.index_choice, len(self))
+        if kind == EXACT:
             return self._exact()
         if before is not None and len(before.descriptors) and before.index.kind == kind:
             index = before.index
-            for rows, store in self._parts():
-                if rows[0] >= len(before.descriptors):
-                    index.add(rows, store, self._positions(rows))
+            self._add_parts(index, len(before.descriptors))
         else:
-            rows = np.arange(total)
-            index, _ = build_index(self.descriptors, kind, ids=rows, xy=self._positions(rows))
+            index, _ = build_index(self.descriptors, kind, xy=self._positions)
         index.remove(np.flatnonzero(self._dead))
         return index
 
-    def _exact(self) -> LocalIndex:
-        index = Exact(self.dim, self.model)
-        for rows, store in self._parts():
-            index.add(rows, store, self._positions(rows))
+    def _exact(self) -> Index:
+        index = Index(self.dim, model=self.model)
+        self._add_parts(index, 0)
         index.remove(np.flatnonzero(self._dead))
         return index
 
-    def _parts(self) -> Iterator[tuple[Ids, DescriptorStore]]:
-        """Each segment with its rows in the stacked descriptors."""
+    def _add_parts(self, index: Index, first: int) -> None:
+        """Appends the segments from row `first` on to an index."""
         start = 0
         for store in self.stores:
-            if len(store):
-                yield np.arange(start, start + len(store)), store
+            if len(store) and start >= first:
+                index.add(store, self._positions[start : start + len(store)])
             start += len(store)
 
     @property
     def _dead(self) -> Bools:
         """Which rows are of photos that were removed."""
         dead = np.ones(len(self.descriptors), bool)
-        dead[self.state.rows] = False
+        dead[self.rows] = False
         return dead
 
-    def _positions(self, rows: Ids) -> Floats:
-        """(n, 2) positions of rows; NaN for removed ones."""
+    @cached_property
+    def _positions(self) -> Floats:
+        """(rows, 2) positions of all rows; NaN for removed ones."""
         places = np.full((len(self.descriptors), 2), np.nan)
-        places[self.state.rows] = self.images.poses.xy
-        return places[rows]
+        places[self.rows] = self.images.poses.xy
+        return places
 
 
 def in_row_order(images: ImageSet) -> ImageSet:
@@ -314,12 +309,12 @@ def version_folder(path: Path, version: int) -> Path:
     return path / VERSIONS / f"{version:08d}"
 
 
-def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
+def write_state(path: Path, state: State, index: Index | None) -> None:
     """Makes `state` the current state of the map, atomically; `index` is kept with it if it takes time to build."""
     folder = version_folder(path, state.version)
     poses = state.images.poses
     more: dict[str, Any] = full_arrays(state.images)
-    facts = {"segments": list(state.segments), "index": state.index,
+    facts = {"segments": list(state.segments), "index": state.index_choice,
              "frame": poses.frame, "photos": len(state.images), "full": sorted(more)}  # fmt: skip
     with artifacts.create(folder, MAP_KIND, facts, replace=True) as draft:
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
@@ -360,7 +355,9 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
         files.checked(folder / artifacts.MANIFEST, {"key": k}, {"key": str}, remedy)["key"]
         for k in manifest["segments"]
     )
-    return State(version, images, segments, manifest["index"], calibration)
+    return State(
+        version=version, images=images, segments=segments, index_choice=manifest["index"], calibration=calibration
+    )
 
 
 _FACTS = {"segments": list, "index": str, "frame": str, "photos": int,
@@ -374,20 +371,6 @@ def _photo_arrays(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         "names": texts, "path": texts, "row": ("i", (count,)), "xy": ("f", (count, 2)), "heading": floats, "z": floats,
         "group": ("i", (count,)), "group_names": ("S", (None,)),
     }  # fmt: skip
-
-
-def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...], key: str) -> State:
-    """The same photos over one new segment without gaps: reclaims removed rows and replaces many small files."""
-    first = stores[0]
-    folder = clear_segment(path, key)
-    precision = "float16" if first.dtype == np.float16 else "float32"
-    merged = DescriptorStore.create(folder, first.model, first.dim, precision)  # type: ignore[arg-type]
-    matrix = Stacked(stores, first.dim)
-    for start in range(0, len(state.images), _MERGED_AT_ONCE):
-        rows = state.rows[start : start + _MERGED_AT_ONCE]
-        merged = merged.append(state.images.names[start : start + _MERGED_AT_ONCE], matrix[rows], model=first.model)
-    columns = {**state.images.columns, "row": np.arange(len(state.images))}
-    return replace(state, segments=(key,), images=replace(state.images, columns=columns))
 
 
 def tidy(path: Path, version: int) -> None:

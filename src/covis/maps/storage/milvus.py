@@ -28,13 +28,13 @@ from numpy.typing import NDArray
 from covis.core.addresses import printed
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
-from covis.maps.storage.engine import Candidates, Engine, Pointer, Rows, Unavailable
+from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable
 from covis.search.area import Area
 
 _FOREVER = 2**62
-_UNKNOWN = -1e9
-"""Stands for NaN, which Milvus cannot store."""
-_FACTS = ["id", "name", "file", "x", "y", "heading", "height", "grp", "since", "until", "view"]
+_COLUMNS = ["id", "name", "x", "y", "facts", "since", "until"]
+_LONGEST = 65535
+"""Most bytes of a text."""
 _IDS = 1000
 _QUERIES_AT_ONCE = 64
 _SEALED = 5000
@@ -63,10 +63,7 @@ class Milvus(Engine):
     def create(self) -> None:
         """Makes both collections, where they do not exist."""
         if not self.client.has_collection(self.table):
-            self._create(
-                self.table, self.dim, texts=("name", "file", "grp", "view"), floats=("x", "y", "heading", "height"),
-                integers=("since", "until"),
-            )  # fmt: skip
+            self._create(self.table, self.dim, texts=("name", "facts"), floats=("x", "y"), integers=("since", "until"))
         if not self.client.has_collection(self._pointers):
             self._create(self._pointers, 2, texts=("holder",), integers=(*Pointer._fields, "renewed"))
             self._upsert_pointer(Pointer(0, 0, 0))
@@ -87,7 +84,7 @@ class Milvus(Engine):
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
         for field in texts:
-            schema.add_field(field, DataType.VARCHAR, max_length=16384)
+            schema.add_field(field, DataType.VARCHAR, max_length=_LONGEST)
         for field in floats:
             schema.add_field(field, DataType.DOUBLE)
         for field in integers:
@@ -173,18 +170,19 @@ class Milvus(Engine):
         rows = self._query(self.table, expression, ["*"])
         for start in range(0, len(rows), _IDS):
             part = [
-                {key: row[key] for key in (*_FACTS, "vector")} | {"until": until} for row in rows[start : start + _IDS]
+                {key: row[key] for key in (*_COLUMNS, "vector")} | {"until": until}
+                for row in rows[start : start + _IDS]
             ]
             self.client.upsert(self.table, part)
 
-    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that exist."""
-        latest: dict[bytes, tuple[int, bytes]] = {}
+    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, str]]:
+        """Id and facts of those names that exist."""
+        latest: dict[bytes, tuple[int, str]] = {}
         counting = _counting(self.pointer().version)
         for start in range(0, len(names), _IDS):
             quoted = ", ".join(f"'{_quoted(name)}'" for name in names[start : start + _IDS])
-            for row in self._query(self.table, f"{counting} and name in [{quoted}]", ["id", "name", "file"]):
-                latest[unquote_to_bytes(row["name"])] = (int(row["id"]), unquote_to_bytes(row["file"]))
+            for row in self._query(self.table, f"{counting} and name in [{quoted}]", ["id", "name", "facts"]):
+                latest[unquote_to_bytes(row["name"])] = (int(row["id"]), row["facts"])
         return latest
 
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
@@ -193,11 +191,11 @@ class Milvus(Engine):
         rows: list[dict[str, Any]] = []
         while len(rows) < limit and low < now.next_id - 1:
             some = f"{_counting(now.version)} and id > {low} and id <= {low + _IDS}"
-            rows += self._query(self.table, some, [*_FACTS, *(["vector"] if vectors else [])])
+            rows += self._query(self.table, some, [*_COLUMNS, *(["vector"] if vectors else [])])
             low += _IDS
         return _rows_of(sorted(rows, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
         """The engine's nearest rows of the current version.
 
         Nearly all rows count, and a filter costs the engine more than the search itself. The first search therefore has
@@ -213,14 +211,14 @@ class Milvus(Engine):
         found = [[hit for hit in hits if _counts(hit, version)] for hits in found]
         unique = {int(hit["id"]): hit["entity"] | {"id": hit["id"]} for hits in found for hit in hits}
         distances = [[(int(hit["id"]), max(hit["distance"], 0.0) ** 0.5) for hit in hits] for hits in found]
-        return Candidates.of(distances, _rows_of(list(unique.values()), None))
+        return _rows_of(list(unique.values()), None), distances
 
     def _nearest(self, queries: NDArray[np.float32], limit: int, terms: list[str]) -> list[list[dict[str, Any]]]:
         hits: list[Any] = []
         for start in range(0, len(queries), _QUERIES_AT_ONCE):
             hits += self.client.search(
                 self.table, data=list(queries[start : start + _QUERIES_AT_ONCE]), limit=limit, filter=" and ".join(terms),
-                output_fields=_FACTS, search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
+                output_fields=_COLUMNS, search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
             )  # fmt: skip
         return hits
 
@@ -313,26 +311,17 @@ def _quoted(name: bytes) -> str:
 
 def _entities(rows: Rows, since: int) -> list[dict[str, Any]]:
     assert rows.vectors is not None
-    numbers = np.nan_to_num(np.column_stack([rows.xy, rows.heading, rows.height]), nan=_UNKNOWN)
-    return [
-        {
-            "id": int(rows.ids[i]), "vector": rows.vectors[i].tolist(), "name": _quoted(rows.names[i]), "file": _quoted(rows.files[i]),
-            "grp": _quoted(os.fsencode(rows.group[i])), "x": float(numbers[i, 0]), "y": float(numbers[i, 1]),
-            "heading": float(numbers[i, 2]), "height": float(numbers[i, 3]), "since": since, "until": _FOREVER,
-            "view": rows.views[i],
-        }
-        for i in range(len(rows))
-    ]  # fmt: skip
+    names, counts = map(_quoted, rows.names), {"since": since, "until": _FOREVER}
+    columns = rows.ids.tolist(), names, *rows.xy.T.tolist(), rows.facts, rows.vectors.tolist()
+    keys = "id", "name", "x", "y", "facts", "vector"
+    return [dict(zip(keys, row, strict=True)) | counts for row in zip(*columns, strict=True)]
 
 
 def _rows_of(entities: list[dict[str, Any]], dim: int | None) -> Rows:
-    numbers = np.array([[row[k] for k in ("x", "y", "heading", "height")] for row in entities], np.float64).reshape(
-        -1, 4
-    )
-    numbers[numbers == _UNKNOWN] = np.nan
     return Rows(
-        np.array([row["id"] for row in entities], np.int64), [unquote_to_bytes(row["name"]) for row in entities],
-        [unquote_to_bytes(row["file"]) for row in entities], numbers[:, :2], numbers[:, 2], numbers[:, 3],
-        [os.fsdecode(unquote_to_bytes(row["grp"])) for row in entities], [row["view"] for row in entities],
+        np.array([row["id"] for row in entities], np.int64),
+        [unquote_to_bytes(row["name"]) for row in entities],
+        np.array([(row["x"], row["y"]) for row in entities], np.float64).reshape(-1, 2),
+        [row["facts"] for row in entities],
         None if dim is None else np.array([row["vector"] for row in entities], np.float32).reshape(-1, dim),
-    )  # fmt: skip
+    )

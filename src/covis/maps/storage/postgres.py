@@ -20,12 +20,12 @@ from covis.core.addresses import printed
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import say
-from covis.maps.storage.engine import Candidates, Engine, Pointer, Rows, Unavailable
+from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable
 from covis.search.area import Area
 from covis.search.kinds import EXACT_UP_TO
 
 _POINTERS = "covis_maps"
-_COLUMNS = "id, name, file, x, y, heading, height, grp, view"
+_COLUMNS = "id, name, x, y, facts"
 _PLAIN, _HALF = 2000, 4000
 """Most dimensions of a descriptor that pgvector indexes as they are, and in half precision."""
 _TIMEOUTS: dict[str, Any] = {
@@ -59,8 +59,8 @@ class Postgres(Engine):
                 "next_id bigint)"
             )
             cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {self.table} (id bigint PRIMARY KEY, name bytea NOT NULL UNIQUE, file bytea, "
-                f"x float8, y float8, heading float8, height float8, grp text, view text, descriptor vector({self.dim}) NOT NULL)"
+                f"CREATE TABLE IF NOT EXISTS {self.table} (id bigint PRIMARY KEY, name bytea NOT NULL UNIQUE, x float8, "
+                f"y float8, facts text, descriptor vector({self.dim}) NOT NULL)"
             )
             cursor.execute(f"CREATE INDEX IF NOT EXISTS {self.table}_xy ON {self.table} (x, y)")
             cursor.execute(
@@ -141,19 +141,15 @@ class Postgres(Engine):
 
     def _copy(self, cursor: Any, rows: Rows) -> None:
         """Rows in PostgreSQL's own binary form; descriptors are turned into pgvector's bytes a batch at a time."""
-        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "text", "bytea"]
         head = np.array([self.dim, 0], ">u2").tobytes()
         with cursor.copy(f"COPY {self.table} ({_COLUMNS}, descriptor) FROM STDIN WITH (FORMAT BINARY)") as copy:
-            copy.set_types(types)
+            copy.set_types(["int8", "bytea", "float8", "float8", "text", "bytea"])
             for part in rows.batches():
                 assert part.vectors is not None
-                numbers = np.column_stack([part.xy, part.heading, part.height]).tolist()
-                vectors = part.vectors.astype(">f4")
-                for i, facts in enumerate(numbers):
-                    group, vector = _storable(part.group[i]), head + vectors[i].tobytes()
-                    copy.write_row(
-                        (int(part.ids[i]), part.names[i], part.files[i], *facts, group, part.views[i], vector)
-                    )
+                vectors = (head + vector.tobytes() for vector in part.vectors.astype(">f4"))
+                columns = part.ids.tolist(), part.names, *part.xy.T.tolist(), part.facts, vectors
+                for row in zip(*columns, strict=True):
+                    copy.write_row(row)
 
     def settle(self) -> None:
         """Builds an HNSW index once there are too many rows to compare each; it grows with later changes."""
@@ -174,11 +170,11 @@ class Postgres(Engine):
         """The expression that is indexed."""
         return "descriptor" if self.dim <= _PLAIN or self.dim > _HALF else f"descriptor::halfvec({self.dim})"
 
-    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that exist."""
+    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, str]]:
+        """Id and facts of those names that exist."""
         with self._cursor(longest_s=_READ_S) as cursor:
-            cursor.execute(f"SELECT name, id, file FROM {self.table} WHERE name = ANY(%s)", (list(names),))
-            return {bytes(name): (int(i), bytes(file)) for name, i, file in cursor.fetchall()}
+            cursor.execute(f"SELECT name, id, facts FROM {self.table} WHERE name = ANY(%s)", (list(names),))
+            return {bytes(name): (int(i), facts) for name, i, facts in cursor.fetchall()}
 
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
         """Rows with ids above `after`, ascending."""
@@ -189,7 +185,7 @@ class Postgres(Engine):
             )
             return _read_rows(cursor.fetchall(), self.dim if vectors else None)
 
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
         """One statement per query: the index or a scan proposes, the full distance decides."""
         from pgvector import Vector
 
@@ -210,7 +206,7 @@ class Postgres(Engine):
                 results.append(cursor.fetchall())
         unique = {row[0]: row[:-1] for hits in results for row in hits}
         hits = [[(row[0], row[-1]) for row in rows] for rows in results]
-        return Candidates.of(hits, _read_rows(list(unique.values()), None))
+        return _read_rows(list(unique.values()), None), hits
 
     def drop(self) -> None:
         """Deletes the table and its pointer."""
@@ -230,18 +226,10 @@ def _cut(connection: Any) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def _storable(value: str) -> str:
-    """The value without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
-    return value.replace("\0", "").encode("utf-8", "backslashreplace").decode()
-
-
 def _read_rows(rows: list[tuple[Any, ...]], dim: int | None) -> Rows:
-    numbers = np.array([row[3:7] for row in rows], np.float64).reshape(-1, 4)
     vectors = None
     if dim is not None:
-        vectors = np.array([np.asarray(row[9].to_numpy() if hasattr(row[9], "to_numpy") else row[9]) for row in rows])
+        vectors = np.array([row[5].to_numpy() if hasattr(row[5], "to_numpy") else row[5] for row in rows])
         vectors = vectors.astype(np.float32).reshape(-1, dim)
-    return Rows(
-        np.array([row[0] for row in rows], np.int64), [bytes(row[1]) for row in rows], [bytes(row[2]) for row in rows],
-        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in rows], [row[8] or "" for row in rows], vectors,
-    )  # fmt: skip
+    ids, xy = np.array([row[0] for row in rows], np.int64), np.array([row[2:4] for row in rows], np.float64)
+    return Rows(ids, [bytes(row[1]) for row in rows], xy.reshape(-1, 2), [row[4] for row in rows], vectors)

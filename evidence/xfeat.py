@@ -1,4 +1,7 @@
-"""XFeat and its matcher LighterGlue, as ONNX files of the user's."""
+"""XFeat as an ONNX file of the user's: `covis --import evidence evaluate … --rerank local:xfeat=FILE`.
+
+On photographs it found no more at rank 1 than no re-ranking, and answered no more photos than SIFT (`docs/evidence.md`).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.files import sha256
 from covis.runtime import open_session
+from covis.search.local import EXTRACTORS
 from covis.search.local_features import MOST, SIDE, LocalFeatures, decoded
 
 _CELL = 32
 """Sides of the network's input are multiples of this."""
+_OUTPUTS = ["descriptors", "keypoint_logits", "reliability"]
 
 
+@EXTRACTORS.register("xfeat")
 class XFeat:
     """XFeat (Potje et al., CVPR 2024) as an ONNX file that gives descriptors, key-point logits and reliability."""
 
@@ -28,7 +34,14 @@ class XFeat:
         if file is None:
             raise InputError("local:xfeat needs its network: local:xfeat=FILE.onnx")
         self.file = file.expanduser()
-        self.session = _session(self.file, {"descriptors", "keypoint_logits", "reliability"}, "local:xfeat=FILE")
+        if not self.file.is_file():
+            raise InputError(f"{self.file} does not exist; give the network as local:xfeat=FILE")
+        self.session = open_session(self.file, remedy="download it again")
+        lacking = sorted(set(_OUTPUTS) - {output.name for output in self.session.get_outputs()})
+        if lacking:
+            raise InputError(
+                f"{self.file} has no output {lacking[0]!r}; give an export of XFeat with the outputs {', '.join(_OUTPUTS)}"
+            )
 
     def facts(self) -> dict[str, Any]:
         """Name, weights and bounds."""
@@ -37,37 +50,11 @@ class XFeat:
     def __call__(self, path: Path) -> LocalFeatures:
         """Up to `MOST` features, by how sure the network is of the place and of the descriptor."""
         pixels, size = _pixels(path)
-        outputs = ["descriptors", "keypoint_logits", "reliability"]
-        descriptors, logits, reliability = (v[0] for v in self.session.run(outputs, {"input": pixels[None]}))
+        descriptors, logits, reliability = (v[0] for v in self.session.run(_OUTPUTS, {"input": pixels[None]}))
         xy, value = peaks(_heat(logits, self.stride), self.radius, self.threshold)
         at = xy.astype(np.float64) + 0.5
         sure = np.asarray(value * sampled(reliability, at, self.stride)[:, 0], np.float32)
         return _strongest(at, sure, descriptors, self.stride, pixels, size)
-
-
-class LighterGlue:
-    """LighterGlue, the matcher that was trained for XFeat, as an ONNX file (key points in [0, 1] of the picture)."""
-
-    least = 0.1
-
-    def __init__(self, file: Path) -> None:
-        self.file = file.expanduser()
-        self.session = _session(self.file, {"matches", "scores"}, "local:xfeat=FILE+lighterglue=FILE")
-
-    def facts(self) -> dict[str, Any]:
-        """Name and weights."""
-        return {"matcher": "lighterglue", "weights": sha256(self.file)}
-
-    def __call__(self, first: LocalFeatures, second: LocalFeatures) -> NDArray[np.int64]:
-        """(M, 2) matches that the network gives at least 10 %."""
-        if not len(first.xy) or not len(second.xy):
-            return np.zeros((0, 2), np.int64)
-        given: dict[str, NDArray[np.float32]] = {}
-        for k, side in enumerate((first, second)):
-            given[f"kpts{k}"] = (side.xy / np.maximum(side.size, 1)).astype(np.float32)[None]
-            given[f"desc{k}"] = side.descriptors.astype(np.float32)[None]
-        pairs, scores = self.session.run(["matches", "scores"], given)
-        return np.asarray(pairs, np.int64).reshape(-1, 2)[np.asarray(scores).reshape(-1) >= self.least]
 
 
 def _heat(logits: NDArray[np.float32], side: int) -> NDArray[np.float32]:
@@ -126,14 +113,3 @@ def _strongest(
     vectors = sampled(descriptors, at[best], stride)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     return LocalFeatures(at[best] * (np.array(size) / pixels.shape[:0:-1]), vectors, size)
-
-
-def _session(path: Path, outputs: set[str], usage: str) -> Any:
-    """A session of someone else's ONNX file that has these outputs."""
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; give the network as {usage}")
-    session = open_session(path, remedy="download it again")
-    lacking = sorted(outputs - {output.name for output in session.get_outputs()})
-    if lacking:
-        raise InputError(f"{path} has no output {lacking[0]!r}; docs/search.md says which file is meant")
-    return session
