@@ -98,7 +98,7 @@ def test_a_folder_becomes_a_table_that_reads_back(tmp_path):
     assert all(images.path(i).is_file() for i in range(4))
     assert sorted(images.group_names) == ["", "walk 1"]
     assert images.columns["camera"].tolist() == ["Canon EOS 5D", "", "", ""]
-    assert np.abs(images.poses.xy - imported.poses.xy).max() < 0.002
+    assert np.abs(images.poses.xy - imported.images().poses.xy).max() < 0.002
     assert images.poses.heading[1:] == pytest.approx([90.0, 91.0, 92.0], abs=0.01)
     steps = np.hypot(*np.diff(images.poses.xy[1:], axis=0).T)
     assert steps == pytest.approx([30.9, 30.9], abs=0.1)
@@ -158,7 +158,7 @@ def test_corrupt_exif_keeps_the_photo(tmp_path, capsys):
     (tmp_path / "b.jpg").write_bytes(data[:at] + b"\xff\xff\xff\xff" + data[at + 4 :])
     imported = import_photos(tmp_path)
     assert imported.names == ["a.jpg", "b.jpg"]
-    assert np.isnan(imported.lat).tolist() == [False, True]
+    assert np.isnan(imported.column("lat")).tolist() == [False, True]
     assert "1 photos have a damaged EXIF block" in capsys.readouterr().err
 
 
@@ -189,11 +189,11 @@ def test_a_gpx_track_places_photos_by_time(tmp_path):
         timed(tmp_path / f"{name}.jpg", clock)
     (tmp_path / "walk.gpx").write_text(GPX)
     imported = import_photos(tmp_path)
-    assert imported.lat[:2] == pytest.approx([55.0005, 55.001])
-    assert imported.lon[:2] == pytest.approx([13.001, 13.002])
-    assert imported.altitude[:2] == pytest.approx([15.0, 20.0])
-    assert np.isnan(imported.lat[2:]).all()  # between segments, in a gap of minutes, and before the track
-    assert np.isnan(imported.heading).all()
+    assert imported.column("lat")[:2] == pytest.approx([55.0005, 55.001])
+    assert imported.column("lon")[:2] == pytest.approx([13.001, 13.002])
+    assert imported.column("altitude")[:2] == pytest.approx([15.0, 20.0])
+    assert np.isnan(imported.column("lat")[2:]).all()  # between segments, in a gap of minutes, and before the track
+    assert np.isnan(imported.column("heading")).all()
 
 
 def test_a_clock_without_a_zone_needs_the_offset(tmp_path):
@@ -202,7 +202,7 @@ def test_a_clock_without_a_zone_needs_the_offset(tmp_path):
     track.write_text(GPX)
     with pytest.raises(InputError, match=r"clocks have no time zone \(give --utc-offset"):
         import_photos(tmp_path)
-    assert import_photos(tmp_path, track, utc_offset_s=7200).lat[0] == pytest.approx(55.0005)
+    assert import_photos(tmp_path, track, utc_offset_s=7200).column("lat")[0] == pytest.approx(55.0005)
     images = open_images(tmp_path, track, utc_offset="+02:00", positions=True)
     assert images.poses.latlon()[0, 0] == pytest.approx(55.0005)
 
@@ -211,7 +211,7 @@ def test_a_table_as_track(tmp_path):
     timed(tmp_path / "a.jpg", "12:00:05")
     rows = "2024-05-01T10:00:00Z,55.0,13.0\n2024-05-01T12:00:10+02:00,55.001,13.002\n"
     (tmp_path / "walk.csv").write_text(f"time,lat,lon\n{rows}")
-    assert import_photos(tmp_path).lat[0] == pytest.approx(55.0005)
+    assert import_photos(tmp_path).column("lat")[0] == pytest.approx(55.0005)
 
 
 def test_a_table_by_name_counts_before_exif(tmp_path):
@@ -219,11 +219,11 @@ def test_a_table_by_name_counts_before_exif(tmp_path):
     photo(tmp_path / "b.jpg")
     (tmp_path / "where.csv").write_text("image,lat,lon,heading,group\nb.jpg,55.7,13.2,,x\na.jpg,,,99,\n")
     imported = import_photos(tmp_path)
-    assert imported.lat == pytest.approx([55.6981667, 55.7])
-    assert imported.heading[0] == pytest.approx(99.0)
-    assert np.isnan(imported.heading[1])
-    assert imported.reference == ["true", ""]
-    assert imported.group == ["", "x"]
+    assert imported.column("lat") == pytest.approx([55.6981667, 55.7])
+    assert imported.column("heading")[0] == pytest.approx(99.0)
+    assert np.isnan(imported.column("heading")[1])
+    assert imported.column("reference").tolist() == ["true", ""]
+    assert imported.groups == ["", "x"]
 
 
 def test_questions_about_tracks_are_errors(tmp_path):
@@ -244,12 +244,12 @@ def test_questions_about_tracks_are_errors(tmp_path):
 def test_zone_borders_and_the_antimeridian(tmp_path):
     for name, lon, letter in (("a", 179.9999, "E"), ("b", 179.9999, "W")):
         photo(tmp_path / f"{name}.jpg", {1: "S", 2: (17.0, 0.0, 0.0), 3: letter, 4: (lon, 0.0, 0.0)})
-    assert np.hypot(*np.diff(import_photos(tmp_path).poses.xy, axis=0)[0]) == pytest.approx(21.3, abs=0.2)
+    assert np.hypot(*np.diff(import_photos(tmp_path).images().poses.xy, axis=0)[0]) == pytest.approx(21.3, abs=0.2)
 
 
 def test_real_photos(shared_data):
     imported = import_photos(shared_data / "photos_exif" / "lund")
     assert len(imported.names) == 29
-    assert not np.isnan(imported.lat).any()
-    assert imported.poses.latlon()[:, 0] == pytest.approx(imported.lat)
-    assert np.abs(imported.poses.xy).max() < 500
+    assert not np.isnan(imported.column("lat")).any()
+    assert imported.images().poses.latlon()[:, 0] == pytest.approx(imported.column("lat"))
+    assert np.abs(imported.images().poses.xy).max() < 500

@@ -84,7 +84,7 @@ def _gather(source: Path, output: Path, options: ImportOptions) -> tuple[ImageSe
     options.only("a folder of photos", "track", "utc_offset")
     offset = parse_utc_offset(options.utc_offset)
     imported = import_photos(source, options.track, utc_offset_s=offset, output=output)
-    return imported.images(), list(imported.rejects)
+    return imported.images(), imported.rejects
 
 
 def _from_video(source: Path, frames: Path, options: ImportOptions) -> tuple[ImageSet, list[Rejected]]:

@@ -7,14 +7,13 @@ in; `covis.reading.walks` cuts it further by clocks and cameras.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.listings import walk_images
 from covis.core.machine import cpu_count, in_processes
@@ -25,48 +24,37 @@ from covis.reading import tracks
 from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import Photo, read_photo
 from covis.reading.screening import check_limits
-from covis.reading.table import read_table
+from covis.reading.table import read_table, warn_if_stuck
 from covis.reading.walks import seconds_of
 
 LAYOUT = "PHOTOS/walk-1/IMG_0001.jpg … with GPS in EXIF, or PHOTOS/track.gpx or PHOTOS/positions.csv beside them"
 _PIECE = 256
 
 
-@dataclass(frozen=True, eq=False)
-class Imported:
+class Imported(NamedTuple):
     """Photos of a folder and what is known of each."""
 
     root: Path
     names: list[str]
-    lat: Floats
-    lon: Floats
-    heading: Floats
-    reference: list[str]
-    """`true`, `magnetic` or empty: what each heading is measured from."""
-    altitude: Floats
-    orientation: NDArray[np.int64]
-    taken: list[str]
-    camera: list[str]
-    group: list[str]
-    utc_s: Floats
-    rejects: tuple[Rejected, ...]
-    frame: str = ""
-    """The metric frame that positions go into; empty: one around their middle."""
+    photos: list[Photo]
+    groups: list[str]
+    rejects: list[Rejected]
 
-    @property
-    def poses(self) -> Poses:
-        """Poses in one local metric frame, headings turned to its north."""
-        return Poses.from_latlon(self.lat, self.lon, self.heading, z=self.altitude, frame=self.frame)
+    def column(self, name: str) -> NDArray[Any]:
+        """(N,) one field of all photos."""
+        return np.array([getattr(photo, name) for photo in self.photos])
 
-    def images(self) -> ImageSet:
-        """The photos as an image set."""
+    def images(self, frame: str = "") -> ImageSet:
+        """The photos as an image set in one metric frame, by default one around their middle, headings turned to its north."""
+        lat, lon, heading, altitude = map(self.column, ("lat", "lon", "heading", "altitude"))
+        poses = Poses.from_latlon(lat, lon, heading, z=altitude, frame=frame)
         columns = {
-            "heading_reference": np.array(self.reference, dtype=str),
-            "orientation": self.orientation,
-            "time": np.array(self.taken, dtype=str),
-            "camera": np.array(self.camera, dtype=str),
+            "heading_reference": self.column("reference"),
+            "orientation": self.column("orientation"),
+            "time": self.column("taken"),
+            "camera": self.column("camera"),
         }
-        return ImageSet.of(self.root, self.names, self.poses, self.group, columns=columns)
+        return ImageSet.of(self.root, self.names, poses, self.groups, columns=columns)
 
 
 def import_photos(
@@ -76,7 +64,6 @@ def import_photos(
     utc_offset_s: float | None = None,
     positions: bool = True,
     output: Path | None = None,
-    workers: int | None = None,
 ) -> Imported:
     """Reads every photo below `folder`.
 
@@ -90,28 +77,30 @@ def import_photos(
     names = walk_images(root)
     if not names:
         raise InputError(f"{root} has no photos; expected {LAYOUT}")
-    photos, rejects = _read_all(root, names, workers or cpu_count())
+    photos, rejects = _read_all(root, names)
     check_limits([r for r in rejects if r.reason != "panorama"], len(names), root)
     if not photos:
         raise InputError(
             f"{root}: none of {len(names)} files is a usable photo ({rejects[0].reason}); expected {LAYOUT}"
         )
-    imported = _collect(root, photos, rejects)
+    imported = Imported(
+        root, [n for n, _ in photos], [p for _, p in photos], [n.rpartition("/")[0] for n, _ in photos], rejects
+    )
     file = Path(track) if track is not None else _found_track(root, imported, output)
     if file is not None:
         imported = _with_track(imported, file, utc_offset_s)
-    if positions and np.isnan(imported.lat).all():
+    if positions and np.isnan(imported.column("lat")).all():
         raise InputError(f"{root}: no photo has a position{_why(imported, file)}; expected {LAYOUT}")
     _warn(imported)
     return imported
 
 
-def _read_all(root: Path, names: list[str], workers: int) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
+def _read_all(root: Path, names: list[str]) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
     pieces = [names[start : start + _PIECE] for start in range(0, len(names), _PIECE)]
     photos: list[tuple[str, Photo]] = []
     rejects: list[Rejected] = []
     with Meter("reading photos", len(names), "photos") as meter:
-        for piece in in_processes(partial(_read_piece, root), pieces, min(workers, len(pieces))):
+        for piece in in_processes(partial(_read_piece, root), pieces, min(cpu_count(), len(pieces))):
             for name, outcome in piece:
                 if isinstance(outcome, Rejected):
                     rejects.append(outcome)
@@ -133,31 +122,9 @@ def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejecte
     return outcomes
 
 
-def _collect(root: Path, named_photos: Iterable[tuple[str, Photo]], rejects: Iterable[Rejected]) -> Imported:
-    names, photos = zip(*named_photos, strict=True)
-    damaged = sum(p.damaged for p in photos)
-    if damaged:
-        warn(f"{root}: {damaged} photos have a damaged EXIF block; their position and heading are unknown")
-    return Imported(
-        root=root,
-        names=list(names),
-        lat=np.array([p.lat for p in photos]),
-        lon=np.array([p.lon for p in photos]),
-        heading=np.array([p.heading for p in photos]),
-        reference=[p.reference for p in photos],
-        altitude=np.array([p.altitude for p in photos]),
-        orientation=np.array([p.orientation for p in photos], np.int64),
-        taken=[p.taken for p in photos],
-        camera=[p.camera for p in photos],
-        group=[n.rpartition("/")[0] for n in names],
-        utc_s=np.array([p.utc_s for p in photos]),
-        rejects=tuple(rejects),
-    )
-
-
 def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | None:
     """The one table or track in the folder, if photos lack positions; if there are several, the user must choose."""
-    if not np.isnan(imported.lat).any():
+    if not np.isnan(imported.column("lat")).any():
         return None
     candidates = tracks.tracks_beside(root, output)
     if len(candidates) > 1:
@@ -173,17 +140,16 @@ def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> I
         raise InputError(f"{file} does not exist; check --track")
     if tracks.names_images(file):
         return _with_table(imported, file)
-    when = imported.utc_s.copy()
+    when = imported.column("utc_s")
     if utc_offset_s is not None:
-        when = np.where(np.isnan(when), seconds_of(np.array(imported.taken)) - utc_offset_s, when)
-    positions = tracks.read_track(file).at(when)
-    empty = np.isnan(imported.lat) & ~np.isnan(positions[:, 0])
-    return replace(
-        imported,
-        lat=np.where(empty, positions[:, 0], imported.lat),
-        lon=np.where(empty, positions[:, 1], imported.lon),
-        altitude=np.where(np.isnan(imported.altitude) & empty, positions[:, 2], imported.altitude),
-    )
+        when = np.where(np.isnan(when), seconds_of(imported.column("taken")) - utc_offset_s, when)
+    photos = []
+    for photo, (lat, lon, altitude) in zip(imported.photos, tracks.read_track(file).at(when).tolist(), strict=True):
+        if np.isnan(photo.lat) and not np.isnan(lat):
+            known = photo.altitude if np.isnan(altitude) or not np.isnan(photo.altitude) else altitude
+            photo = photo._replace(lat=lat, lon=lon, altitude=known)
+        photos.append(photo)
+    return imported._replace(photos=photos)
 
 
 def _refuse_two_places(file: Path, table: ImageSet) -> None:
@@ -216,30 +182,27 @@ def _with_table(imported: Imported, file: Path) -> Imported:
         raise InputError(
             f"{file} names none of the photos in {imported.root} (its first: {table.name(0)}); check its paths"
         )
-    heading = true_headings(table.poses)
-    groups = [table.group_names[g] for g in table.group]
-    return replace(
-        imported,
-        lat=_preferred(degrees[:, 0], at, imported.lat),
-        lon=_preferred(degrees[:, 1], at, imported.lon),
-        heading=_preferred(heading, at, imported.heading),
-        reference=[
-            "true" if i >= 0 and not np.isnan(heading[i]) else r for i, r in zip(at, imported.reference, strict=True)
-        ],
-        altitude=imported.altitude if table.poses.z is None else _preferred(table.poses.z, at, imported.altitude),
-        group=[groups[i] if i >= 0 and groups[i] else g for i, g in zip(at, imported.group, strict=True)],
-    )
+    height = np.full(len(table), np.nan) if table.poses.z is None else table.poses.z
+    rows = np.column_stack([degrees, true_headings(table.poses), height]).tolist()
+    photos, groups = imported.photos.copy(), imported.groups.copy()
+    for k, i in enumerate(at.tolist()):
+        if i >= 0:
+            photos[k] = _completed(photos[k], *rows[i])
+            groups[k] = table.group_names[table.group[i]] or groups[k]
+    return imported._replace(photos=photos, groups=groups)
+
+
+def _completed(photo: Photo, lat: float, lon: float, heading: float, altitude: float) -> Photo:
+    """A photo with what a table knows of it."""
+    given = {"lat": lat, "lon": lon, "heading": heading, "altitude": altitude}
+    known: dict[str, Any] = {name: value for name, value in given.items() if not np.isnan(value)}
+    return photo._replace(**known, reference="true" if "heading" in known else photo.reference)
 
 
 def _bare_names(names: Iterable[str]) -> dict[str, int]:
     """File name without folders → row; none where a name occurs twice."""
     bare = [PureWindowsPath(name).name for name in names]
     return {name: i for i, name in enumerate(bare)} if len(set(bare)) == len(bare) else {}
-
-
-def _preferred(first: Floats, at: NDArray[np.int64], second: Floats) -> Floats:
-    chosen = np.where(at >= 0, first[np.maximum(at, 0)], np.nan)
-    return np.where(np.isnan(chosen), second, chosen)
 
 
 def parse_utc_offset(text: str) -> float | None:
@@ -257,18 +220,19 @@ def _why(imported: Imported, file: Path | None) -> str:
     """Why a track gave nothing, where that is known."""
     if file is None or tracks.names_images(file):
         return ""
-    if np.isnan(imported.utc_s).all() and any(imported.taken):
+    if np.isnan(imported.column("utc_s")).all() and any(photo.taken for photo in imported.photos):
         return f" at the times of {file.name}, because their clocks have no time zone (give --utc-offset +02:00)"
     return f" at the times of {file.name}"
 
 
 def _warn(imported: Imported) -> None:
-    unknown = int(np.isnan(imported.lat).sum())
+    damaged = sum(photo.damaged for photo in imported.photos)
+    if damaged:
+        warn(f"{imported.root}: {damaged} photos have a damaged EXIF block; their position and heading are unknown")
+    unknown = int(np.isnan(imported.column("lat")).sum())
     if unknown:
         warn(f"{imported.root}: {unknown} of {len(imported.names)} photos have no position; theirs stays empty")
-    magnetic = imported.reference.count("magnetic")
+    magnetic = sum(photo.reference == "magnetic" for photo in imported.photos)
     if magnetic:
         warn(f"{imported.root}: {magnetic} headings are relative to magnetic north and kept unchanged")
-    known = imported.heading[~np.isnan(imported.heading)]
-    if len(known) > 2 and (known == known[0]).all():
-        warn(f"{imported.root}: every known heading is {known[0]:g}°; was the compass stuck?")
+    warn_if_stuck(imported.column("heading"), str(imported.root))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +102,7 @@ def _open_any(
         return _open_photo(path)
     imported = import_photos(path, track, utc_offset_s=utc_offset_s, positions=positions)
     lost += imported.rejects
-    return replace(imported, frame=frame).images()
+    return imported.images(frame)
 
 
 def list_images(path: Path) -> ImageSet:
