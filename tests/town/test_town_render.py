@@ -10,7 +10,7 @@ from covis.town import layout, traversals
 from covis.town.casting import END_M, FAR_M, GROUND, SKY, cast
 from covis.town.config import TownConfig
 from covis.town.layout import District, build_scene, district
-from covis.town.render import measure
+from covis.town.render import Shot, measure
 from covis.town.surfaces import outline
 from covis.town.traversals import rotations
 from covis.town.view import View, intrinsics
@@ -40,7 +40,7 @@ def camera_at(heading_deg, pitch_deg=0.0, roll_deg=0.0):
 
 def depth_of(scene, heading_deg, size=(40, 30), at=(0.0, 0.0, 1.5)):
     camera = intrinsics(CONFIG, size)
-    return measure(scene, np.zeros((0, layout.SOLID_FIELDS)), np.array(at), camera_at(heading_deg), camera, 1.0)
+    return measure(Shot(scene, np.zeros((0, layout.SOLID_FIELDS)), 1.0, np.array(at), camera_at(heading_deg), camera))
 
 
 def test_a_wall_straight_ahead_has_its_distance_as_depth_everywhere_on_it():
@@ -136,7 +136,7 @@ def test_the_grid_finds_what_plain_loops_over_everything_find():
     view = View.of(CONFIG, "test", "autumn-evening")
     rng = np.random.default_rng(1)
     for i in rng.integers(len(view.drive), size=4):
-        movers = view.movers(int(i))
+        movers = view.shot(int(i)).movers
         rays = rng.normal(size=(60, 3)) * [1.0, 1.0, 0.25]
         rays /= np.linalg.norm(rays, axis=1, keepdims=True)
         origin = view.drive.position[i]
@@ -149,7 +149,7 @@ def test_the_grid_finds_what_plain_loops_over_everything_find():
 
 def test_normals_are_unit_vectors_and_walls_turn_them_to_the_camera():
     view = View.of(CONFIG, "val", "summer-noon")
-    _, items, normals = view.measure(5)
+    _, items, normals = measure(view.shot(5))
     np.testing.assert_allclose(np.linalg.norm(normals[items != SKY], axis=1), 1.0, atol=1e-9)
     camera = intrinsics(CONFIG)
     row, column = np.nonzero((items >= 0) & (items < len(view.scene.walls)))
@@ -162,8 +162,9 @@ def test_normals_are_unit_vectors_and_walls_turn_them_to_the_camera():
 
 def test_passers_by_only_ever_hide_what_is_behind_them():
     view = View.of(CONFIG, "train", "autumn-evening")
-    busy = next(i for i in range(len(view.drive)) if len(view.movers(i)))
-    with_them, without = view.measure(busy)[0], view.measure(busy, movers=False)[0]
+    busy = next(i for i in range(len(view.drive)) if len(view.shot(i).movers))
+    shot = view.shot(busy)
+    with_them, without = measure(shot)[0], measure(shot._replace(movers=shot.movers[:0]))[0]
     assert (with_them <= without).all()
     assert (with_them < without).any()
 

@@ -7,6 +7,7 @@ from covis import town
 from covis.poses import angle_between
 from covis.town.config import TownConfig
 from covis.town.dataset import fixed
+from covis.town.render import measure
 from covis.town.view import View, intrinsics
 
 CONFIG = TownConfig.small()
@@ -70,7 +71,7 @@ def test_covisibility_is_the_same_from_either_side_and_agrees_with_a_depth_buffe
 def share_by_depth_buffer(a, i, b, j):
     """Share of a's fixed surface seen in b, from a's depth and a fine depth image of b."""
     view = View.of(CONFIG, "test", bytes(a.columns["condition"][i]).decode())
-    depth, items, _ = view.measure(int(a.columns["frame"][i]), (32, 24))
+    depth, items, _ = measure(view.shot(int(a.columns["frame"][i]), (32, 24)))
     fx, fy, cx, cy, _, _ = intrinsics(CONFIG, (32, 24))
     row, column = np.nonzero(fixed(view.scene, items))
     z = depth[row, column]
@@ -82,7 +83,7 @@ def share_by_depth_buffer(a, i, b, j):
     u, v = fx * x[ahead] / z[ahead] + cx, fy * y[ahead] / z[ahead] + cy
     inside = (u >= 0) & (v >= 0) & (u < width) & (v < height)
     other = View.of(CONFIG, "test", bytes(b.columns["condition"][j]).decode())
-    buffer = other.measure(int(b.columns["frame"][j]), (512, 384))[0]
+    buffer = measure(other.shot(int(b.columns["frame"][j]), (512, 384)))[0]
     seen = z[ahead][inside] < buffer[v[inside].astype(int), u[inside].astype(int)] * 1.05 + 0.3
     return seen.sum() / len(z)
 

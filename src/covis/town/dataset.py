@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +37,7 @@ from covis.poses import Poses
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import TownScene
+from covis.town.render import Shot, measure, sees
 from covis.town.traversals import MAP, QUERIES
 from covis.town.view import View, intrinsics
 
@@ -260,44 +261,24 @@ class TrueCovisibility(LabelRule):
         return super().facts(queries, database) | {"measure": "true-covisibility", "size": list(self.size)}
 
 
-class _Eye(NamedTuple):
-    """One camera, the scene that it stands in, and the points that it sees."""
-
-    scene: TownScene
-    movers: Floats
-    leaves: float
-    position: Floats
-    rotation: Floats
-    camera: Floats
-    points: Floats
+_Eye = tuple[Shot, Floats]
+"""A camera, and the points (P, 3) of fixed surfaces that it sees."""
 
 
 def _eye(images: ImageSet, i: int, size: tuple[int, int]) -> _Eye:
     view, frame = _frame(images, i)
-    drive = view.drive
-    return _Eye(
-        view.scene,
-        view.movers(frame),
-        drive.condition.leaves,
-        drive.position[frame],
-        drive.rotation[frame],
-        intrinsics(view.config, size),
-        _surface(view, frame, size),
-    )
+    return view.shot(frame, size), _surface(view, frame, size)
 
 
 def _share(a: _Eye, b: _Eye) -> tuple[float, float]:
-    from covis.town.render import sees
-
-    return tuple(  # type: ignore[return-value]
-        float(sees(e.scene, e.movers, e.position, e.rotation, e.camera, e.leaves, p).mean()) if len(p) else 0.0
-        for e, p in ((b, a.points), (a, b.points))
-    )
+    """The share of the points of each that the other sees."""
+    by_b, by_a = (sees(shot, points) for shot, points in ((b[0], a[1]), (a[0], b[1])))
+    return (float(by_b.mean()) if len(by_b) else 0.0, float(by_a.mean()) if len(by_a) else 0.0)
 
 
 def _surface(view: View, frame: int, size: tuple[int, int]) -> Floats:
     """(P, 3) points of the fixed surfaces in one image."""
-    depth_m, items, _ = view.measure(frame, size)
+    depth_m, items, _ = measure(view.shot(frame, size))
     keep = fixed(view.scene, items)
     fx, fy, cx, cy, _, _ = intrinsics(view.config, size)
     row, column = np.nonzero(keep)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from covis.town import traversals
 from covis.town.config import TownConfig
 from covis.town.layout import District, TownScene, build_scene, district
-from covis.town.render import image, measure
+from covis.town.render import Shot, image
 from covis.town.shading import Light
 from covis.town.traversals import Condition, Traversal
 
@@ -34,37 +34,23 @@ class View:
         """The district with this traversal's parked cars."""
         return build_scene(self.place, traversals.parked_cars(self.config, self.place, self.drive.condition))
 
+    def shot(self, i: int, size: tuple[int, int] | None = None) -> Shot:
+        """The camera of image `i` at `size` = (width, height)."""
+        drive = self.drive
+        return Shot(
+            self.scene,
+            traversals.in_the_way(self.config, drive, i),
+            drive.condition.leaves,
+            drive.position[i],
+            drive.rotation[i],
+            intrinsics(self.config, size),
+        )
+
     def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """(height, width, 3) photograph `i`; `size` = (width, height)."""
         gain, balance, seed = traversals.exposure(self.config, self.drive, i)
-        return image(
-            self.scene,
-            self.movers(i),
-            self.drive.position[i],
-            self.drive.rotation[i],
-            intrinsics(self.config, size),
-            _light(self.drive.condition, gain, balance, self.drive.seeds[i]),
-            samples=self.config.samples,
-            seed=seed,
-        )
-
-    def movers(self, i: int) -> NDArray[np.float64]:
-        """(M, layout.SOLID_FIELDS) cars and people that are there in image `i` alone."""
-        return traversals.in_the_way(self.config, self.drive, i)
-
-    def measure(
-        self, i: int, size: tuple[int, int] | None = None, movers: bool = True
-    ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
-        """Depth along the optical axis (inf = sky), item and normal of each pixel."""
-        moving = self.movers(i)
-        return measure(
-            self.scene,
-            moving if movers else moving[:0],
-            self.drive.position[i],
-            self.drive.rotation[i],
-            intrinsics(self.config, size),
-            self.drive.condition.leaves,
-        )
+        light = _light(self.drive.condition, gain, balance, self.drive.seeds[i])
+        return image(self.shot(i, size), light, samples=self.config.samples, seed=seed)
 
 
 @functools.lru_cache(maxsize=16)
