@@ -104,7 +104,7 @@ def whitened(
         seconds["moments"] = clock() - start
         made = {}
         if not alone:
-            basis = fitted.lift(np.eye(len(fitted.variances))[:, :dim]).astype(np.float32)
+            basis = fitted.directions[:, :dim].astype(np.float32)
             turned = (photos.raw - fitted.mean.astype(np.float32)) @ basis
         for name, rule in () if alone else rules.items():
             start = clock()
@@ -190,7 +190,7 @@ def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int
     }
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     with moments(raw, dim, fewer=True) as fitted:
-        turned = (photos.raw - fitted.mean.astype(np.float32)) @ fitted.lift(np.eye(dim)).astype(np.float32)
+        turned = (photos.raw - fitted.mean.astype(np.float32)) @ fitted.directions.astype(np.float32)
         for name, (rule, grades) in labels.items():
             pairs = None if rule.labels == "none" else labelled_pairs(images, raw, rule, grades)
             metric = fitted.metric(dim, rule, within=None if pairs is None else fitted.within(pairs))

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.core.arrays import Floats, Ids
 from covis.core.artifacts import read_json, write_json
 from covis.core.errors import InputError
+from covis.descriptors import Matrix
 
 if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
@@ -45,15 +46,6 @@ _SINGLE_FROM = 2e10
 """Products of more multiplications than this are computed in single precision, block by block, and summed in double."""
 
 PairLabels = Literal["none", "graded", "binary", "nearest"]
-
-
-class DescriptorRows(Protocol):
-    """Descriptors in rows: an array, or a store on disk."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -114,7 +106,7 @@ class Whitening:
     @classmethod
     def fit(
         cls,
-        descriptors: DescriptorRows,
+        descriptors: Matrix,
         dim: int,
         rule: WhiteningRule = PCA,
         *,
@@ -185,7 +177,7 @@ class PairWeights:
             place[self.rows[both]], place[self.columns[both]], self.values[both], int(np.count_nonzero(known))
         )
 
-    def sums(self, rows: slice, vectors: DescriptorRows) -> Floats:
+    def sums(self, rows: slice, vectors: Matrix) -> Floats:
         """(rows, k) the weighted sums of each row's partners among vectors (N, k)."""
         first, last = np.searchsorted(self.rows, (rows.start, rows.stop))
         partners, place = np.unique(self.columns[first:last], return_inverse=True)
@@ -220,15 +212,21 @@ class Moments:
     mean_variance: float
     """The mean of all D variances."""
     samples: int
-    lift: Callable[[Floats], Floats]
-    """Coordinates as columns (k, m) → vectors (D, m) in the space of descriptors."""
-    project: Callable[[], DescriptorRows]
-    """Computes `coordinates`."""
+    directions: Floats
+    """(D, k) the leading directions as columns."""
+    descriptors: Matrix
+    scratch: Path
+    """A folder for coordinates that are too many for memory."""
 
     @cached_property
-    def coordinates(self) -> DescriptorRows:
-        """(N, k) the descriptors along the leading directions."""
-        return self.project()
+    def coordinates(self) -> Matrix:
+        """(N, k) the descriptors along the leading directions; in a file of single precision where they are many."""
+        shape = (len(self.descriptors), self.directions.shape[1])
+        many, file = shape[0] * shape[1] * 8 > _IN_MEMORY_BYTES, self.scratch / "coordinates.npy"
+        target: NDArray[Any] = np.lib.format.open_memmap(file, "w+", np.float32, shape) if many else np.empty(shape)
+        for rows in _blocks(len(target), 8 * len(self.directions)):
+            target[rows] = (np.asarray(self.descriptors[rows], np.float64) - self.mean) @ self.directions
+        return target
 
     def within(self, pairs: PairWeights) -> Floats:
         """C_S (k, k): the mean of (z_i − z_j)(z_i − z_j)ᵀ over labelled rows, each row's pairs weighted to sum to 1."""
@@ -258,7 +256,7 @@ class Moments:
     ) -> Whitening:
         """The whitening in the `dim` leading directions; `within` is C_S, where the rule wants labels."""
         turned = self.metric(dim, rule, within=within, shrinkage=shrinkage)
-        projection = self.lift(turned)
+        projection = self.directions @ turned
         projection *= np.where(projection.max(axis=0) >= -projection.min(axis=0), 1.0, -1.0)  # fixes each sign
         record = {"samples": self.samples, "rank": self.rank, "shrinkage": shrinkage, **rule.facts()}
         return Whitening(self.mean, projection, {**record, **(facts or {})})
@@ -283,7 +281,7 @@ class Moments:
 
 
 @contextlib.contextmanager
-def moments(descriptors: DescriptorRows, dim: int, *, fewer: bool = False) -> Iterator[Moments]:
+def moments(descriptors: Matrix, dim: int, *, fewer: bool = False) -> Iterator[Moments]:
     """Mean and `dim` leading directions of (N, D) descriptors, read in blocks.
 
     fewer: where descriptors span fewer directions, give those instead of an error. Large products are
@@ -293,11 +291,11 @@ def moments(descriptors: DescriptorRows, dim: int, *, fewer: bool = False) -> It
     mean = _mean(descriptors)
     single = min(n, d) * float(n) * d > _SINGLE_FROM
     if n <= d and n <= GRAM_ROWS:
-        values, vectors, total, lift = _by_gram(descriptors, mean, single)
+        values, directions, total = _by_gram(descriptors, mean, dim, single)
     elif d <= COVARIANCE_DIMS:
-        values, vectors, total, lift = _by_covariance(descriptors, mean, single)
+        values, directions, total = _by_covariance(descriptors, mean, single)
     else:
-        values, vectors, total, lift = _by_iteration(descriptors, mean, dim)
+        values, directions, total = _by_iteration(descriptors, mean, dim)
     tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
     rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
     if fewer:
@@ -307,26 +305,25 @@ def moments(descriptors: DescriptorRows, dim: int, *, fewer: bool = False) -> It
             f"whitening to {dim} dims needs descriptors that span as many; {n} descriptors of {d} "
             f"dims span {rank}: ask for at most {rank}, or fit on more images"
         )
-    leading, scale = vectors[:, :dim], np.sqrt(values[:dim])
+    variances, mean_variance = values[:dim] / (n - 1), total / (n - 1) / d
     with tempfile.TemporaryDirectory(prefix="covis-whitening-") as scratch:
         yield Moments(
             mean,
-            values[:dim] / (n - 1),
+            variances,
             rank,
-            mean_variance=total / (n - 1) / d,
-            samples=n,
-            lift=(lambda turned: leading @ turned) if lift is None else (lambda turned: lift(leading / scale @ turned)),
-            project=(lambda: _projected(descriptors, mean, leading, Path(scratch)))
-            if lift is None
-            else (lambda: leading * scale),
+            mean_variance,
+            n,
+            np.ascontiguousarray(directions[:, :dim]),
+            descriptors,
+            Path(scratch),
         )
 
 
-Decomposition = tuple[Floats, Floats, float, Callable[[Floats], Floats] | None]
-"""Values largest first, vectors, the sum of all values, and how vectors over the samples become directions."""
+Decomposition = tuple[Floats, Floats, float]
+"""Values largest first, directions (D, k) of at least the first ones, and the sum of all values."""
 
 
-def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Decomposition:
+def _by_gram(x: Matrix, mean: Floats, dim: int, single: bool) -> Decomposition:
     """Through the inner products of few long descriptors."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
@@ -338,15 +335,12 @@ def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Decomposition:
     for start in range(0, d, width):
         part = np.ascontiguousarray(centred[:, start : start + width])
         gram += part @ part.T
-    values, vectors = np.linalg.eigh(gram)
-
-    def lift(coefficients: Floats) -> Floats:
-        return np.asarray(centred.T @ coefficients.astype(dtype), np.float64)
-
-    return *_descending(values, vectors), float(np.trace(gram)), lift
+    values, vectors = _descending(*np.linalg.eigh(gram))
+    coefficients = vectors[:, :dim] / np.sqrt(np.maximum(values[:dim], np.finfo(dtype).tiny))
+    return values, np.asarray(centred.T @ coefficients.astype(dtype), np.float64), float(np.trace(gram))
 
 
-def _by_covariance(x: DescriptorRows, mean: Floats, single: bool) -> Decomposition:
+def _by_covariance(x: Matrix, mean: Floats, single: bool) -> Decomposition:
     """Through the outer products of descriptors that are not too long."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
@@ -354,11 +348,10 @@ def _by_covariance(x: DescriptorRows, mean: Floats, single: bool) -> Decompositi
     for rows in _blocks(n, 8 * d):
         part: NDArray[Any] = (np.asarray(x[rows], np.float64) - mean).astype(dtype)
         total += part.T @ part
-    values, vectors = np.linalg.eigh(total.astype(dtype))
-    return *_descending(values, vectors), float(np.trace(total)), None
+    return *_descending(*np.linalg.eigh(total.astype(dtype))), float(np.trace(total))
 
 
-def _by_iteration(x: DescriptorRows, mean: Floats, dim: int) -> Decomposition:
+def _by_iteration(x: Matrix, mean: Floats, dim: int) -> Decomposition:
     """The leading directions of many long descriptors: a random subspace, multiplied by the covariance in a few passes."""
     n, d = x.shape
     width = min(d, n - 1, int(_OVERSAMPLED * dim) + 16)
@@ -372,14 +365,14 @@ def _by_iteration(x: DescriptorRows, mean: Floats, dim: int) -> Decomposition:
             squares += float(np.einsum("nd,nd->", part, part, dtype=np.float64))
     inner = basis.T.astype(np.float64) @ product
     values, vectors = _descending(*np.linalg.eigh((inner + inner.T) / 2))
-    return values, basis @ vectors, squares, None
+    return values, basis @ vectors, squares
 
 
 def _descending(values: NDArray[Any], vectors: NDArray[Any]) -> tuple[Floats, Floats]:
     return values[::-1].clip(min=0).astype(np.float64), vectors[:, ::-1].astype(np.float64)
 
 
-def _mean(x: DescriptorRows) -> Floats:
+def _mean(x: Matrix) -> Floats:
     n, d = x.shape
     total = np.zeros(d)
     for rows in _blocks(n, 8 * d):
@@ -390,18 +383,7 @@ def _mean(x: DescriptorRows) -> Floats:
     return np.asarray(total / n)
 
 
-def _projected(x: DescriptorRows, mean: Floats, directions: Floats, scratch: Path) -> DescriptorRows:
-    """(N, k) coordinates; in a file of single precision below `scratch` where they are many."""
-    shape = (len(x), directions.shape[1])
-    many = shape[0] * shape[1] * 8 > _IN_MEMORY_BYTES
-    file = scratch / "coordinates.npy"
-    target: NDArray[Any] = np.lib.format.open_memmap(file, "w+", np.float32, shape) if many else np.empty(shape)
-    for rows in _blocks(len(x), 8 * x.shape[1]):
-        target[rows] = (np.asarray(x[rows], np.float64) - mean) @ directions
-    return target
-
-
-def _checked_shape(x: DescriptorRows, dim: int) -> tuple[int, int]:
+def _checked_shape(x: Matrix, dim: int) -> tuple[int, int]:
     if len(x.shape) != 2 or len(x) < 2:
         raise InputError(f"whitening is fitted on (N, D) descriptors with N of at least 2, not on {x.shape}")
     if not 1 <= dim <= x.shape[1]:

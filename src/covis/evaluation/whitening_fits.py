@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from covis.core.arrays import Descriptors, Ids
+from covis.descriptors import Matrix
 from covis.evaluation.relevance import NEAR_ALIKE
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
@@ -17,7 +18,6 @@ from covis.search import rank
 from covis.whitening import (
     PCA,
     SAMPLES_PER_DIM,
-    DescriptorRows,
     PairWeights,
     Whitening,
     WhiteningRule,
@@ -36,7 +36,7 @@ Labeller = Callable[[ImageSet, ImageSet], SimilarityGraph]
 
 def fit_whitening(
     images: ImageSet,
-    descriptors: DescriptorRows,
+    descriptors: Matrix,
     dim: int,
     rule: WhiteningRule = PCA,
     *,
@@ -50,7 +50,7 @@ def fit_whitening(
 
 def fit_sizes(
     images: ImageSet,
-    descriptors: DescriptorRows,
+    descriptors: Matrix,
     sizes: Sequence[int],
     rule: WhiteningRule = PCA,
     *,
@@ -67,7 +67,7 @@ def fit_sizes(
 
 
 def labelled_pairs(
-    images: ImageSet, descriptors: DescriptorRows, rule: WhiteningRule, labels: Labeller = PHOTO_VIEWS
+    images: ImageSet, descriptors: Matrix, rule: WhiteningRule, labels: Labeller = PHOTO_VIEWS
 ) -> PairWeights:
     """(N, N) weights of the pairs that a rule takes for one place; rows sum to 1.
 

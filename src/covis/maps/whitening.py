@@ -16,6 +16,7 @@ import numpy as np
 from covis.core.arrays import Bools, Ids
 from covis.core.progress import track
 from covis.crossval import WalkCrossValidation
+from covis.descriptors import Matrix
 from covis.evaluation.relevance import NEAR_ALIKE
 from covis.evaluation.whitening_fits import Labeller, affordable
 from covis.graph import SimilarityGraph
@@ -25,7 +26,7 @@ from covis.maps.held_out import WALKS, ElsewhereSearch, HeldOut, photos_key
 from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.ranking import Ranking
 from covis.search import rank
-from covis.whitening import PCA, DescriptorRows, Moments, PairWeights, Whitening, WhiteningRule, moments, pair_weights
+from covis.whitening import PCA, Moments, PairWeights, Whitening, WhiteningRule, moments, pair_weights
 
 USUAL = WhiteningRule("graded", exponent=6.0, total_share=0.1)
 _GENTLE = WhiteningRule("graded", total_share=0.3)
@@ -162,8 +163,8 @@ class WhiteningTrial:
         self.answerable = np.diff(self.positive.indptr) > 0
         self.bank = Bank.empty(len(fitted.variances))
         if bank is not None:
-            directions = fitted.lift(np.eye(len(fitted.variances)))
-            self.bank = replace(bank, descriptors=((bank.descriptors - fitted.mean) @ directions).astype(np.float32))
+            turned = (bank.descriptors - fitted.mean) @ fitted.directions
+            self.bank = replace(bank, descriptors=turned.astype(np.float32))
         self._pairs: dict[float, PairWeights] = {}
 
     def choose(self) -> tuple[HeldOutSearch, HeldOutSearch]:
@@ -227,7 +228,7 @@ class WhiteningTrial:
         return self._pairs[exponent]
 
 
-def shared_dims(dim: int, descriptors: DescriptorRows, settings: WhiteningSettings = SETTINGS) -> int:
+def shared_dims(dim: int, descriptors: Matrix, settings: WhiteningSettings = SETTINGS) -> int:
     """Coordinates that the folds of a fit to `dim` dims share."""
     return min(int(settings.spare * dim), len(descriptors) - 1, int(descriptors.shape[1]))
 
