@@ -10,8 +10,8 @@ import covis
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "core",
-    "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "geojson",
-    "reading", "web", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
+    "poses", "images", "graph", "ranking", "descriptors", "whitening", "logistic", "crossval", "geojson",
+    "reading", "web", "runtime", "labels", "town", "datasets", "sampling", "search", "evaluation", "field",
     # torch from here on
     "models", "losses", "describing", "torch", "training", "experiments", "report", "maps", "geotagging", "service", "demo",
     "cli",
