@@ -51,5 +51,6 @@ def test_markdown_text_and_csv_hold_the_same_cells():
     lines = text_table(ROWS).splitlines()
     assert lines[2].startswith("CL_1")
     assert lines[0].index("median m") + len("median m") == lines[2].index("3.2") + 3
+    assert len(text_table([{"a": "1\n2\u2028"}]).splitlines()) == 3  # a name with line ends is one row
     assert csv_table([{"a": "1,2", "b": 'x"y'}]) == 'a,b\n"1,2","x""y"'
     assert aligned([{"a": 1}, {"b": 2}]) == [{"a": 1, "b": "–"}, {"a": "–", "b": 2}]

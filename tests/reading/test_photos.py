@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import pytest
@@ -35,6 +36,15 @@ def test_position_heading_and_height(tmp_path):
     found = read_photo(path)
     assert (found.lat, found.lon) == pytest.approx((55.6981667, 13.1953889), abs=1e-7)
     assert (found.heading, found.reference, found.altitude, found.orientation) == (271.25, "true", -12.5, 6)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_names_of_any_bytes_make_a_table_that_can_be_read(tmp_path, ending):
+    name = os.fsdecode(b"a\xff/b\nc\xfe.jpg")
+    photo(tmp_path / "photos" / name, LUND)
+    write_images(import_photos(tmp_path / "photos").images(), tmp_path / f"set.{ending}")
+    read = read_table(tmp_path / f"set.{ending}")
+    assert (read.name(0), read.group_names) == (f"photos/{name}", ("a\\xff",))
 
 
 def test_south_and_west_are_negative(tmp_path):

@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from covis.core.errors import visible
+
 
 def counted(number: int, noun: str) -> str:
     """`1 photo`, `2 photos`."""
@@ -33,11 +35,11 @@ def aligned(rows: Sequence[TableRow], absent: str = "–") -> list[dict[str, Any
 
 
 def text_table(rows: Sequence[TableRow]) -> str:
-    """For a terminal or a log."""
+    """For a terminal or a log; a row is a line, also if a name in it has line ends."""
     if not rows:
         return "(none)"
     head = list(rows[0])
-    cells = [[str(row.get(key, "")) for key in head] for row in rows]
+    cells = [[visible(str(row.get(key, ""))) for key in head] for row in rows]
     widths = [max(len(key), *(len(line[i]) for line in cells)) for i, key in enumerate(head)]
     right = [is_numeric(rows, key) for key in head]
     lines = [head, ["─" * width for width in widths], *cells]

@@ -75,12 +75,11 @@ def pairs_text(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> str:
 
 
 def _pair_names(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
-    spaced = [i for side, ids in ((queries, pairs[:, 0]), (database, pairs[:, 1])) for i in np.unique(ids)
-              if any(c in b" \t\r\n" for c in side.names[i])]  # fmt: skip
+    spaced = {side.name(int(i)): None for side, ids in ((queries, pairs[:, 0]), (database, pairs[:, 1])) for i in np.unique(ids)
+              if any(c in b" \t\r\n" for c in side.names[i])}  # fmt: skip
     if spaced:
         raise InputError(
-            f"{len(spaced)} names have spaces, which lists of pairs cannot hold (first: {queries.name(int(spaced[0]))!r}); "
-            "rename those files"
+            f"{len(spaced)} names have spaces, which lists of pairs cannot hold (first: {next(iter(spaced))!r}); rename those files"
         )
     for i, j in pairs:
         yield queries.name(int(i)), database.name(int(j))

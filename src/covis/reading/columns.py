@@ -224,6 +224,6 @@ def _write_parquet(path: Path, columns: Mapping[str, Any]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    arrays = {name: pa.array(np.asarray(values), from_pandas=True) for name, values in columns.items()}
-    arrays["image"] = pa.array([os.fsencode(n) for n in columns["image"]], pa.binary())
-    pyarrow.parquet.write_table(pa.table(arrays), path)
+    names = pa.array([os.fsencode(n) for n in columns["image"]], pa.binary())
+    others = {name: pa.array(np.asarray(v), from_pandas=True) for name, v in columns.items() if name != "image"}
+    pyarrow.parquet.write_table(pa.table({"image": names, **others}), path)

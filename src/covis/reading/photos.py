@@ -6,6 +6,7 @@ in; `covis.reading.walks` cuts it further by clocks and cameras.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path, PureWindowsPath
@@ -84,7 +85,7 @@ def import_photos(
             f"{root}: none of {len(names)} files is a usable photo ({rejects[0].reason}); expected {LAYOUT}"
         )
     imported = Imported(
-        root, [n for n, _ in photos], [p for _, p in photos], [n.rpartition("/")[0] for n, _ in photos], rejects
+        root, [n for n, _ in photos], [p for _, p in photos], [_label(n.rpartition("/")[0]) for n, _ in photos], rejects
     )
     file = Path(track) if track is not None else _found_track(root, imported, output)
     if file is not None:
@@ -120,6 +121,11 @@ def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejecte
         except Reject as reject:
             outcomes.append((name, Rejected(name, reject.reason, reject.detail)))
     return outcomes
+
+
+def _label(folder: str) -> str:
+    """A folder's name as a group's: bytes that are no UTF-8, which no table holds, are spelt out."""
+    return os.fsencode(folder).decode("utf-8", "backslashreplace")
 
 
 def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | None:
