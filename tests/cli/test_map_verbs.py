@@ -231,6 +231,28 @@ def test_imported_maps_say_what_they_promise(place, covis):
     assert (code, "walk is a folder; give a file" in err) == (2, True)
 
 
+@pytest.fixture
+def little_room():
+    """No file may grow beyond 20 kB, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_without_room_is_told_by_the_name_of_what_was_to_be_written(place, covis, request):
+    assert covis("map", "export", place / "map", place / "map.covis")[0] == 0
+    request.getfixturevalue("little_room")
+    for command in (
+        ["map", "import", place / "map.covis", "-o"],
+        ["index", place / "walk/photos.csv", "--model", place / "model", "-o"],
+    ):
+        code, _, err = covis(*command, place / "new.map")
+        line = err.splitlines()[-1]
+        assert (code, "File too large" in line, "new.map" in line) == (2, True, True), line
+
+
 def test_a_table_that_was_refused_can_be_fixed_and_indexed(place, covis):
     """Into the same output: what was refused before the work started owns nothing."""
     table = place / "walk" / "photos.csv"

@@ -35,7 +35,8 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
     if isinstance(error, InputError):
         return 2, f"error: {error}"
     if isinstance(error, OSError):
-        place = f": {str(error.filename)[:400]}" if error.filename else ""
+        where = error.filename2 or error.filename  # of a copy, the place that it goes to
+        place = f": {str(where)[:400]}" if where else ""
         hint = _REMEDIES.get(error.errno or errno.ENOSPC, "check the path and the disk")
         return 2, f"error: {error.strerror or error}{place}; {hint}"
     if isinstance(error, ModuleNotFoundError) and (extra := _extra_of(error.name or "")):

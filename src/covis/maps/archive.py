@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -172,6 +173,8 @@ def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
             for name, entry in facts["files"].items():
                 _extract(source, archive, name, entry, folder / name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # such as a full disk
+            raise
         raise InputError(f"{source} is not a covis map file, or is damaged ({error}); export it again") from None
     return facts
 

@@ -15,6 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from covis.core.files import replacing
+
 COLOURS = ("#8a94a0", "#d1493e", "#3577cf", "#2a9d62", "#c98a1f", "#8a5cc7", "#1c9aa8", "#c75c9c")
 """Models take these in turn, legible on white and on black; a name keeps its colour in all drawings of a report."""
 Palette = Mapping[str, str]
@@ -123,6 +125,5 @@ def save(figure: Figure, path: Path, *, width_in: float | None = None) -> None:
     if width_in is not None:
         width, height = figure.get_size_inches()
         figure.set_size_inches(width_in, height * width_in / width)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(STYLE):
-        figure.savefig(path, dpi=160 if path.suffix != ".png" else 300)
+    with matplotlib.rc_context(STYLE), replacing(path) as partial:
+        figure.savefig(partial, dpi=160 if path.suffix != ".png" else 300)
