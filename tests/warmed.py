@@ -5,8 +5,7 @@ import torch.utils.tensorboard  # noqa: F401
 import victims  # noqa: F401 - networks; a process has one fork server, and what the drills kill comes from it too
 
 import covis.cli.listing
-import covis.demo
-import covis.sampling.kernels  # noqa: F401
+import covis.demo  # noqa: F401
 from covis.images import ImageSet
 from covis.labels import FovOverlap
 from covis.poses import Poses

@@ -91,6 +91,10 @@ class SimilarityGraph:
         """(pairs,) similarities as float32."""
         return _decode(self.values)
 
+    def psi_at(self, at: Any) -> NDArray[np.float32]:
+        """ψ of the stored pairs at these places."""
+        return _decode(self.values[at])
+
     @property
     def rows(self) -> NDArray[np.int64]:
         """(pairs,) the row of each stored pair."""
@@ -99,7 +103,7 @@ class SimilarityGraph:
     def row(self, i: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Map ids and ψ of query i."""
         part = slice(int(self.indptr[i]), int(self.indptr[i + 1]))
-        return self.indices[part], _decode(self.values[part])
+        return self.indices[part], self.psi_at(part)
 
     def band(self, low: float, high: float) -> SimilarityGraph:
         """The stored pairs with low ≤ ψ < high; a high of 1 includes 1."""
@@ -126,7 +130,7 @@ class SimilarityGraph:
             lo, hi = np.where(right, middle + 1, lo), np.where(right | (lo >= hi), hi, middle)
         at = np.minimum(lo, self.pairs - 1)
         stored = (lo < self.indptr[i + 1]) & (self.indices[at] == j)
-        return np.where(stored, _decode(self.values[at]), np.float32(0))
+        return np.where(stored, self.psi_at(at), np.float32(0))
 
     def to_scipy(self) -> csr_matrix:
         """The same as a scipy matrix of float32."""

@@ -7,7 +7,7 @@ from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import Split
 from covis.sampling import STRATEGIES, Pairs, PairSampler
-from covis.sampling.kernels import epoch_key, permute_many
+from covis.sampling.draws import epoch_key, permute
 from layouts.worlds import world
 
 
@@ -28,7 +28,9 @@ def test_an_epoch_visits_every_query_once_and_fills_up_the_last_batch():
     seen = np.concatenate([b.queries for b in batches])
     assert np.array_equal(np.unique(seen), np.arange(60))
     assert len(seen) == 64
-    assert np.array_equal(np.sort(seen), np.sort(np.concatenate([np.arange(60), permute_many(epoch_key(0, 0), 4, 60)])))
+    assert np.array_equal(
+        np.sort(seen), np.sort(np.concatenate([np.arange(60), permute(epoch_key(0, 0), np.arange(4), 60)]))
+    )
 
 
 def sparse_positives(n=40, every_nth=8):
@@ -42,7 +44,7 @@ def sparse_positives(n=40, every_nth=8):
 def test_queries_without_a_candidate_are_redrawn_and_counted():
     graph = sparse_positives()
     sampler = PairSampler(Pairs("A", 8), graph, seed=3)
-    order = permute_many(epoch_key(3, 0), 40, 40)
+    order = permute(epoch_key(3, 0), np.arange(40), 40)
     for k in range(len(sampler)):
         batch = sampler.batch(0, k)
         planned = order[8 * k : 8 * k + 8]

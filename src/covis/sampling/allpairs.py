@@ -10,15 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Ids
-from covis.core.compiling import kernel
 from covis.core.errors import InputError
 from covis.core.settings import at_least
 from covis.graph import SimilarityGraph
 from covis.images import Split
 from covis.sampling.batches import BATCHES, check_index
-from covis.sampling.candidates import find_candidates, make_tables, pools, possible, tables_of
+from covis.sampling.candidates import (
+    Candidates,
+    Tables,
+    find_candidates,
+    make_tables,
+    pick,
+    pick_zeros,
+    pools,
+    possible,
+    tables_of,
+)
 from covis.sampling.composition import STRATEGIES
-from covis.sampling.kernels import Candidates, Int, RandomKey, Tables, below, epoch_key, permute, pick, pick_zero
+from covis.sampling.draws import RandomKey, below, epoch_key, permute, shares
 from covis.sampling.pairs import ComposedBatches, IndexBatch, PairBatch
 
 if TYPE_CHECKING:
@@ -30,93 +39,78 @@ _STUCK = 8
 """Steps in a row without a new image, after which another place is started."""
 _STEPS = 64
 """Steps per image after which a batch stays smaller, as the graph has no more images to offer."""
+_DRAWN = 128
+"""Steps whose random numbers are drawn at a time."""
 
 
-@kernel()
-def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image: Int, where: Int) -> Int:
-    """Adds an image to the members unless it is one already; returns their number."""
-    for k in range(count):
-        if members[k] == image:
-            return count
-    if count < len(members):
-        members[count], place[count] = image, where
-        return count + 1
-    return count
+class Neighbourhoods:
+    """The images of one batch as they are collected around an anchor and around places apart from it."""
 
+    def __init__(self, c: Candidates, key: RandomKey, position: int, anchor: int, size: int) -> None:
+        self.candidates, self.key, self.position, self.anchor, self.size = c, key, position, anchor, size
+        self.members, self.places = [anchor], [0]
+        self.redrawn = 0
+        """Bands that had no pair at the anchor."""
 
-@kernel()
-def _start(
-    c: Candidates, key: RandomKey, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
-) -> tuple[Int, Int]:
-    """Adds a pair of every band to the members: one of the anchor, or of another image where the anchor has none.
+    def add(self, image: int, place: int) -> bool:
+        """Adds an image unless it is there already or the batch is full; whether it did."""
+        new = image not in self.members and len(self.members) < self.size
+        if new:
+            self.members.append(image)
+            self.places.append(place)
+        return new
 
-    The partner without overlap is the first image of place 1. Returns the number of members and how many bands were
-    filled by an image other than the anchor.
-    """
-    count: Int = 1
-    redrawn = 0
-    for b in range(c.counts.shape[1]):
-        i = members[0]
-        if c.counts[i, b] == 0:
-            suited = c.band_start[b + 1] - c.band_start[b]
-            i = np.int64(c.band_rows[c.band_start[b] + below(key, position, _START + 2 * b, suited)])
-            count = _add(members, place, count, i, 0)
-            redrawn += 1
-        partner, psi = pick(c, i, b, below(key, position, _START + 2 * b + 1, c.counts[i, b]))
-        count = _add(members, place, count, partner, 0 if psi > 0 else 1)
-    return count, redrawn
+    def start(self) -> None:
+        """Adds a pair of every band: one of the anchor, or of another image where the anchor has none.
 
+        The partner without overlap is the first image of place 1.
+        """
+        c = self.candidates
+        for b, rows in enumerate(c.band_rows):
+            i = self.anchor
+            if c.counts[i, b] == 0:
+                i = int(rows[self._below(_START + 2 * b, len(rows))])
+                self.add(i, 0)
+                self.redrawn += 1
+            k = self._below(_START + 2 * b + 1, int(c.counts[i, b]))
+            (partner,), (psi,) = pick(c, *(np.array([x]) for x in (i, b, k)))
+            self.add(int(partner), 0 if psi > 0 else 1)
 
-@kernel()
-def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, where: Int, choice: Int) -> Int:
-    """A member of a place; any member where it has none."""
-    there = 0
-    for k in range(count):
-        there += place[k] == where
-    if there == 0:
-        return np.int64(members[choice % count])
-    left = choice % there
-    for k in range(count):
-        if place[k] == where:
-            if left == 0:
-                return np.int64(members[k])
-            left -= 1
-    return np.int64(members[0])
+    def grow(self, places: int) -> None:
+        """Fills the batch: the places take turns to add an image that overlaps with one of their own.
 
+        Where no new one is found for a while, a place goes on from an image that does not overlap with the anchor.
+        """
+        graph, free = self.candidates.tables.graph, int(self.candidates.tables.zeros[self.anchor])
+        for place in range(2, places if free else 0):
+            self._add_free(place, self._below(_SEED + place, free))
+        stuck = 0
+        for step in range(_STEPS * self.size):
+            if len(self.members) == self.size:
+                break
+            if step % _DRAWN == 0:
+                drawn = (
+                    shares(self.key, self.position, _GROW + 3 * step + np.arange(3 * _DRAWN)).reshape(-1, 3).tolist()
+                )
+            choice, next_one, jump = drawn[step % _DRAWN]
+            place, added = step % places, False
+            if stuck < _STUCK:
+                own = [m for m, p in zip(self.members, self.places, strict=True) if p == place] or self.members
+                member = own[int(choice * (1 << 30)) % len(own)]
+                first, behind = graph.indptr[member : member + 2].tolist()
+                if first < behind:
+                    added = self.add(int(graph.indices[first + int(next_one * (behind - first))]), place)
+            elif free:
+                added = self._add_free(place, int(jump * free))
+            stuck = 0 if added else (stuck + 1) % (2 * _STUCK)
 
-@kernel()
-def grow(c: Candidates, key: RandomKey, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
-    """Fills `members`, the first of which is the anchor, with images around it and around places apart from it.
+    def _add_free(self, place: int, k: int) -> bool:
+        """Adds the k-th image without overlap with the anchor."""
+        (image,) = pick_zeros(self.candidates.tables, np.array([self.anchor]), np.array([k]))
+        return self.add(int(image), place)
 
-    The places take turns to add an image that overlaps with one of their own. Where no new one is found for a while, a
-    place goes on from an image that does not overlap with the anchor. Returns how many members there are and how many
-    bands had no pair at the anchor.
-    """
-    size, anchor = len(members), members[0]
-    place = np.zeros(size, np.int64)
-    count, redrawn = _start(c, key, position, members, place)
-    t, zeros = c.tables, c.zeros
-    for where in range(2, places):
-        if zeros[anchor] > 0:
-            k = below(key, position, _SEED + where, zeros[anchor])
-            count = _add(members, place, count, pick_zero(t, anchor, k), where)
-    stuck = 0
-    for step in range(_STEPS * size):
-        if count == size:
-            break
-        turn, stream = step % places, _GROW + 3 * step
-        before: Int = count
-        if stuck < _STUCK:
-            member = _member_of(members, place, count, turn, below(key, position, stream, 1 << 30))
-            row = t.indptr[member + 1] - t.indptr[member]
-            if row > 0:
-                at = t.indptr[member] + below(key, position, stream + 1, row)
-                count = _add(members, place, count, np.int64(t.indices[at]), turn)
-        elif zeros[anchor] > 0:
-            k = below(key, position, stream + 2, zeros[anchor])
-            count = _add(members, place, count, pick_zero(t, anchor, k), turn)
-        stuck = 0 if count > before else (stuck + 1) % (2 * _STUCK)
-    return count, redrawn
+    def _below(self, stream: int, n: int) -> int:
+        return int(below(self.key, self.position, stream, n))
 
 
 _PURPOSE = 3
@@ -185,10 +179,11 @@ class AllPairsSampler:
         """Batch `index` of `epoch`: its pairs band by band, or lists."""
         check_index(index, len(self))
         key = epoch_key(self.seed, epoch, _PURPOSE)
-        members = np.empty(self.batches.size, np.int64)
-        members[0] = self.anchors[permute(key, index % len(self.anchors), len(self.anchors))]
-        count, redrawn = grow(self.candidates, key, index, self.batches.places, members)
-        return (self._lists if self.lists else self._pairs)(members[:count], int(redrawn))
+        [at] = permute(key, np.array([index % len(self.anchors)]), len(self.anchors))
+        collected = Neighbourhoods(self.candidates, key, index, int(self.anchors[at]), self.batches.size)
+        collected.start()
+        collected.grow(self.batches.places)
+        return (self._lists if self.lists else self._pairs)(np.array(collected.members), collected.redrawn)
 
     def _pairs(self, members: Ids, redrawn: int) -> PairBatch:
         """The labelled pairs among the images, each once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,14 +16,15 @@ from covis.graph import SimilarityGraph
 from covis.images import Split
 from covis.labels.rules import LabelRule
 from covis.sampling.batches import BATCHES, Batches, check_index
-from covis.sampling.candidates import find_candidates, make_tables, possible
+from covis.sampling.candidates import Candidates, find_candidates, make_tables, pick, possible
 from covis.sampling.composition import STRATEGIES
-from covis.sampling.kernels import draw_batches, epoch_key
+from covis.sampling.draws import RandomKey, below, epoch_key, permute
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Partners = Literal["any", "other_groups"]
+_REDRAW, _PARTNER = 1, 2
 _COMPOSED_BY = "yes-no"
 """Name of the graph that composes batches where it is not the one that grades them."""
 
@@ -110,11 +112,38 @@ class PairSampler:
         """The batches first … first + count − 1 of `epoch` as one, for callers that want many pairs at once."""
         quota = self.strategy.quota(self.batches.size, np.arange(first, first + count))
         bands = np.repeat(np.tile(np.arange(quota.shape[1]), count), quota.ravel()).reshape(count, -1)
-        queries, database, psi, redrawn = draw_batches(self.candidates, epoch_key(self.seed, epoch), first, bands)
-        queries, database, psi = queries.ravel(), database.ravel(), psi.ravel()
+        c, key, eligible = self.candidates, epoch_key(self.seed, epoch), self.candidates.eligible
+        positions = first * bands.shape[1] + np.arange(bands.size)
+        queries = eligible[permute(key, positions % len(eligible), len(eligible))].astype(np.int64).reshape(bands.shape)
+        redrawn = sum(map(partial(assign_queries, c, key), positions.reshape(bands.shape), queries, bands))
+        i, band = queries.ravel(), bands.ravel()
+        database, psi = pick(c, i, band, below(key, positions, _PARTNER, c.counts[i, band]))
         if self.labels is not None:
-            psi = self.labels.lookup(queries, database)
-        return PairBatch(queries, database, psi, np.ones_like(psi), int(redrawn.sum()), self.batches.focus)
+            psi = self.labels.lookup(i, database)
+        return PairBatch(i, database, psi, np.ones_like(psi), redrawn, self.batches.focus)
+
+
+def assign_queries(c: Candidates, key: RandomKey, positions: Ids, queries: Ids, bands: Ids) -> int:
+    """Gives each slot of a batch a query with a candidate in its band, in place; returns how many had to be redrawn.
+
+    A query without a candidate in its slot's band swaps places with a suitable one of the same batch; if there is none,
+    another query that has a candidate takes the slot.
+    """
+    redrawn = 0
+    for s in np.flatnonzero(c.counts[queries, bands] == 0):
+        band = bands[s]
+        if c.counts[queries[s], band] > 0:  # by an earlier swap
+            continue
+        others = np.roll(np.arange(len(queries)), -s)[1:]
+        both = (c.counts[queries[s], bands[others]] > 0) & (c.counts[queries[others], band] > 0)
+        suited = others[both & (bands[others] != band)]
+        if len(suited):
+            queries[[s, suited[0]]] = queries[[suited[0], s]]
+        else:
+            rows = c.band_rows[band]
+            queries[s] = rows[below(key, positions[s], _REDRAW, len(rows))]
+            redrawn += 1
+    return redrawn
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,18 +20,19 @@ from covis.core.settings import at_least
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import Split
 from covis.sampling.batches import BATCHES, Batches, check_index
-from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.candidates import Tables, find_candidates, make_tables, pick, pick_zeros
 from covis.sampling.composition import Band, Strategy
-from covis.sampling.kernels import Tables, draw_tuples, epoch_key, many_below, permute_many, pick_zeros
+from covis.sampling.draws import RandomKey, below, epoch_key, permute
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _THIRD = Fraction(1, 3)
 _BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
-_PURPOSE, _ROUND, _SECOND = 1, 2, 200
+_PURPOSE, _ROUND = 1, 2
+_POSITIVE, _NEGATIVE, _SECOND = 4, 5, 200
 _TRIES = 64
-"""Draws for a second negative."""
+"""Draws after which a negative may repeat an earlier one of its tuple, or a second one overlap with others."""
 
 
 @BATCHES.register("tuples")
@@ -131,7 +132,7 @@ class TupleSampler:
         if second_negative and not self.one_set and (split is None or "radius_m" not in graph.facts):
             raise InputError("second negatives between two sets are told apart by position; use labels with a radius")
         candidates = find_candidates(make_tables(graph, split), _BANDS, required=(0, 2))
-        usable = (candidates.counts[:, 0] > 0) & (candidates.zeros > 0)
+        usable = (candidates.counts[:, 0] > 0) & (candidates.counts[:, 2] > 0)
         if not usable.any():
             raise InputError("no query has both a positive and an image without overlap; tuples cannot be drawn")
         self.candidates = candidates._replace(eligible=np.flatnonzero(usable).astype(np.int32))
@@ -148,19 +149,36 @@ class TupleSampler:
     def draw(self, epoch: int, first: int, size: int) -> TupleBatch:
         """The tuples of positions first … first + size − 1 of `epoch`."""
         key = epoch_key(self.seed, epoch, _PURPOSE)
-        database = np.empty((size, 1 + self.batches.negatives), np.int64)
-        psi = np.empty(database.shape, np.float32)
-        soft = round(self.batches.soft_share * (self.batches.negatives - self.second_negative))
-        queries = draw_tuples(self.candidates, key, first, soft, database, psi)
-        batch = TupleBatch(queries, database, psi)
+        positions, eligible = np.arange(first, first + size), self.candidates.eligible
+        queries = eligible[permute(key, positions % len(eligible), len(eligible))].astype(np.int64)
+        batch = TupleBatch(queries, *self._draw_images(key, positions, queries))
         return self.with_second_negatives(batch, epoch, first) if self.second_negative else batch
+
+    def _draw_images(self, key: RandomKey, positions: Ids, queries: Ids) -> tuple[Ids, NDArray[np.float32]]:
+        """A positive for each query, then negatives with their ψ; none is drawn twice unless a query has fewer."""
+        c, width = self.candidates, 1 + self.batches.negatives
+        soft = round(self.batches.soft_share * (self.batches.negatives - self.second_negative))
+        graded = np.minimum(soft, c.counts[queries, 1])
+        database, psi = np.empty((len(queries), width), np.int64), np.empty((len(queries), width), np.float32)
+        for column in range(width):
+            band = np.zeros(len(queries), np.int64) if column == 0 else np.where(column <= graded, 1, 2)
+            left = np.arange(len(queries))
+            for attempt in range(_TRIES):
+                stream = _NEGATIVE + attempt if column else _POSITIVE
+                count = c.counts[queries[left], band[left]]
+                k = below(key, positions[left] * width + column, stream, count)
+                database[left, column], psi[left, column] = pick(c, queries[left], band[left], k)
+                left = left[(database[left, 1:column] == database[left, column, None]).any(1)]
+                if not len(left):
+                    break
+        return database, psi
 
     def with_second_negatives(self, batch: TupleBatch, epoch: int, first: int) -> TupleBatch:
         """The batch with its last negatives replaced by ψ = 0 images that overlap with no other negative.
 
         Of up to 64 candidates the first that overlaps with none is taken, else the one that overlaps with the fewest.
         """
-        key, zeros = epoch_key(self.seed, epoch, _PURPOSE), self.candidates.zeros
+        key, zeros = epoch_key(self.seed, epoch, _PURPOSE), self.candidates.tables.zeros
         database, psi = batch.database.copy(), batch.psi.copy()
         psi[:, -1] = 0
         fewest = np.full(len(batch), database.shape[1])
@@ -169,7 +187,7 @@ class TupleSampler:
             if not len(rows):
                 break
             queries = batch.queries[rows]
-            k = many_below(key, first + rows, _SECOND + attempt, zeros[queries].astype(np.int64))
+            k = below(key, first + rows, _SECOND + attempt, zeros[queries])
             images = pick_zeros(self.candidates.tables, queries, k)
             overlaps = self._overlaps(images, database[rows, 1:-1])
             better = overlaps < fewest[rows]
@@ -254,7 +272,8 @@ class TupleMiner:
         ids = self.sampler.candidates.tables.pool_ids
         # Each round has its own key, so that rounds of one epoch look at different images.
         key = epoch_key(int(epoch_key(self.sampler.seed, epoch, _ROUND) >> np.uint64(1)), first, _ROUND)
-        return np.sort(ids[permute_many(key, min(self.sampler.batches.pool, len(ids)), len(ids))]).astype(np.int64)
+        chosen = permute(key, np.arange(min(self.sampler.batches.pool, len(ids))), len(ids))
+        return np.sort(ids[chosen]).astype(np.int64)
 
 
 def _forbidden(tables: Tables, queries: Ids, pool: Ids) -> NDArray[np.bool_]:
@@ -263,5 +282,5 @@ def _forbidden(tables: Tables, queries: Ids, pool: Ids) -> NDArray[np.bool_]:
     if tables.one_set:
         wrong |= queries[:, None] == pool[None, :]
     for row, query in zip(wrong, queries, strict=True):
-        row |= np.isin(pool, tables.indices[tables.indptr[query] : tables.indptr[query + 1]])
+        row |= np.isin(pool, tables.graph.row(query)[0])
     return wrong
