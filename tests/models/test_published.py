@@ -19,7 +19,7 @@ from covis.models.published import PUBLISHED
 
 DINO_SIZE = (126, 140)
 TESTED = (
-    "gcl_resnet50_gem", "cl_resnet50_avg", "sfrs", "convap_resnet50_512", "supervlad", "dinomix", "cosplace_resnet18_512", "netvlad16_vgg16", "gem_resnet50_2048", "gem_vgg16_512", "mixvpr_resnet50_512", "salad",
+    "gcl_resnet50_gem", "cl_resnet50_avg", "sfrs", "convap_resnet50_512", "supervlad", "dinomix", "selavprpp_base", "edtformer", "sage_base", "sage_large", "cosplace_resnet18_512", "netvlad16_vgg16", "gem_resnet50_2048", "gem_vgg16_512", "mixvpr_resnet50_512", "salad",
     "megaloc", "boq_dinov2_12288", "boq_resnet50_16384", "transvpr", "selavpr", "cricavpr", "anyloc_vitg14",
 )  # fmt: skip
 """One model of each layout of checkpoints."""
@@ -294,6 +294,137 @@ def test_supervlad(name, clusters, dinov2, tmp_path):
         share = conv(local).softmax(1)[:, :clusters]
         sums = (local[:, None] * share[:, :, None]).sum((-2, -1))
         compare(model, x, functional.normalize(sums, dim=2).flatten(1))
+
+
+def mul_conv_adapter(state, x, rows, columns):
+    """SelaVPR++'s and CricaVPR's adapter, by the names in the published files."""
+
+    def normed(part, x, side):
+        x = functional.conv2d(x, state[f"{part}.conv.weight"], state[f"{part}.conv.bias"], padding=side // 2)
+        names = ("running_mean", "running_var", "weight", "bias")
+        return functional.batch_norm(x, *(state[f"{part}.bn.{name}"] for name in names), eps=1e-3).relu()
+
+    inner = linear(state, "D_fc1", x).relu()
+    space = inner[:, 1:].mT.unflatten(-1, (rows, columns))
+    parts = [normed("branch1", space, 1)]
+    parts += [normed(f"branch{i}.1", normed(f"branch{i}.0", space, 1), side) for i, side in ((2, 3), (3, 5))]
+    seen = torch.cat([inner[:, :1], torch.cat(parts, 1).flatten(2).mT], 1)
+    return linear(state, "D_fc2", seen + inner)
+
+
+def side_state(kind, width=384):
+    """A side adapter of each of twelve blocks."""
+    state = {}
+    for i in range(12):
+        hidden = width // 2 if kind == "scales" else 4
+        parts = {"D_fc1.": nn.Linear(width, hidden), "D_fc2.": nn.Linear(hidden, width)}
+        thin, less = hidden // 16, hidden // 4
+        convolutions = {
+            "branch1": (hidden, hidden // 2, 1),
+            "branch2.0": (hidden, thin, 1),
+            "branch2.1": (thin, less, 3),
+        }
+        convolutions |= {"branch3.0": (hidden, thin, 1), "branch3.1": (thin, less, 5)}
+        for name, (before, now, side) in convolutions.items() if kind == "scales" else ():
+            parts |= {f"{name}.conv.": nn.Conv2d(before, now, side), f"{name}.bn.": nn.BatchNorm2d(now)}
+        for name, module in parts.items():
+            state |= under(f"adapters.{i}.{name}", module.state_dict())
+    # kept small, since each adapter's result goes into the next
+    return {k: 0.01 * v if "D_fc2" in k else v for k, v in shaken(state).items()}
+
+
+def side_tokens(net, state, x, kind):
+    """The branch beside DINOv2's blocks, which takes in what each gives."""
+    tokens, rows, columns = dinov2_tokens(net, x, norm=False, blocks=0)
+    branch = tokens
+    for i, block in enumerate(net.blocks):
+        tokens = block(tokens)
+        own = {k.removeprefix(f"adapters.{i}."): v for k, v in state.items() if k.startswith(f"adapters.{i}.")}
+        both = branch + tokens
+        if kind == "scales":
+            branch = branch + mul_conv_adapter(own, both, rows, columns)
+        else:
+            branch = both + 0.5 * linear(own, "D_fc2", functional.gelu(linear(own, "D_fc1", both)))
+    return net.norm(branch), rows, columns
+
+
+def test_selavprpp(dinov2, tmp_path):
+    size = (126, 126)
+    entry = small("selavprpp_base", "vit_small_patch14_selavprpp", size)
+    side, first, last, p = side_state("scales"), nn.Linear(384, 384), nn.Linear(384, 2048), torch.tensor([2.7])
+    state = under("module.backbone.", dinov2.state_dict() | side) | {"module.aggregation.1.p": p}
+    state |= under("module.linear1.", first.state_dict()) | under("module.linear2.", last.state_dict())
+    model = imported(entry, state, tmp_path)
+    x = photos(size, 1)
+    with torch.inference_mode():
+        tokens, _, _ = side_tokens(dinov2, side, x, "scales")
+        local = functional.normalize(first(tokens[:, 1:]), dim=-1)
+        compare(model, x, last(local.clamp(min=1e-6).pow(p).mean(1).pow(1 / p)))
+
+
+def test_edtformer(dinov2, tmp_path):
+    entry = small("edtformer", "vit_small_patch14_edtformer", DINO_SIZE)
+    side = side_state("low_rank")
+    parts = {"fc.": nn.Linear(384, 384), "channel_proj.": nn.Linear(384, 256), "row_proj.": nn.Linear(64, 16)}
+    for i in range(2):
+        parts |= {
+            f"decoder.layers.{i}.{name}.": nn.MultiheadAttention(384, 1) for name in ("self_attn", "multihead_attn")
+        }
+        parts |= {f"decoder.layers.{i}.{name}.": nn.LayerNorm(384) for name in ("norm1", "norm2")}
+    state = {"queries": torch.randn(1, 64, 384)}
+    for prefix, module in parts.items():
+        state |= under(prefix, module.state_dict())
+    state = shaken(state)
+    model = imported(entry, under("backbone.", dinov2.state_dict() | side) | state, tmp_path)
+    x = photos(DINO_SIZE, 1)
+    with torch.inference_mode():
+        memory = linear(state, "fc", side_tokens(dinov2, side, x, "low_rank")[0])
+        q = state["queries"]
+        for i in range(2):
+            at = f"decoder.layers.{i}"
+            for part, norm, keys in (("self_attn", "norm1", None), ("multihead_attn", "norm2", memory)):
+                q = q + attention(state, f"{at}.{part}", q, q if keys is None else keys, 8)
+                q = functional.layer_norm(q, (384,), state[f"{at}.{norm}.weight"], state[f"{at}.{norm}.bias"])
+        compare(model, x, linear(state, "row_proj", linear(state, "channel_proj", q).mT).flatten(1))
+
+
+def test_sage(dinov2, tmp_path):
+    """Blocks recalibrated by a power of their values, soft weights, and bilinear sums of 64 clusters of 128 channels."""
+    entry = small("sage_base", "vit_small_patch14_sage", DINO_SIZE)
+    salads = salad_state(64, 128, 256)
+    del salads["dust_bin"]
+    parts = {f"backbone.gpn_norms.{i}.projection.": (384, 16, 3) for i in range(4)}
+    parts |= {"aggregator.gpn.projection.": (64, 32, 3), "aggregator.soft_weighting.predictor.": (1, 128, 2)}
+    state = under("backbone.model.", dinov2.state_dict()) | under("aggregator.", salads)
+    for prefix, (width, hidden, second) in parts.items():
+        state |= under(f"{prefix}0.", nn.Linear(width, hidden).state_dict())
+        state |= under(f"{prefix}{second}.", nn.Linear(hidden, 1).state_dict())
+    idle = under("aggregator.single_branch.0.", nn.Conv2d(384, 512, 1).state_dict())
+    model = imported(entry, state | idle, tmp_path)
+    x = photos(DINO_SIZE, 1)
+
+    def power(prefix, x):
+        hidden = linear(state, f"{prefix}.projection.0", x.mean(1)).relu()
+        return x.sign() * (x.abs() + 1e-6) ** linear(state, f"{prefix}.projection.3", hidden).sigmoid()[:, None] + x
+
+    with torch.inference_mode():
+        tokens = dinov2_tokens(dinov2, x, norm=False, blocks=8)[0]
+        for i, block in enumerate(dinov2.blocks[8:]):
+            tokens = power(f"backbone.gpn_norms.{i}", block(tokens))
+        tokens = dinov2.norm(tokens)
+        size = tokens[:, 1:].norm(dim=-1, keepdim=True) + 1e-6
+        soft = "aggregator.soft_weighting.predictor"
+        weight = linear(state, f"{soft}.2", linear(state, f"{soft}.0", size).relu()).sigmoid()
+        local = tokens[:, 1:] * (1 + 0.5 * weight)
+
+        def mlp(part, x, second):
+            x = functional.linear(x, salads[f"{part}.0.weight"].flatten(1), salads[f"{part}.0.bias"]).relu()
+            return functional.linear(x, salads[f"{part}.{second}.weight"].flatten(1), salads[f"{part}.{second}.bias"])
+
+        f, share = mlp("cluster_features", local, 3).mT, mlp("score", local, 3).softmax(1)
+        sums = power("aggregator.gpn", (f - f.mean()) @ share / local.shape[1])
+        whole = functional.normalize(mlp("token_features", tokens[:, 0], 2), dim=-1)
+        compare(model, x, torch.cat([whole, functional.normalize(sums, dim=1).flatten(1)], 1))
 
 
 def test_dinomix(dinov2, tmp_path):

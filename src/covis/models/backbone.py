@@ -67,10 +67,7 @@ class Backbone(nn.Module):
     def _embed(self, x: Tensor) -> Tensor:
         net = cast(Any, self.net)
         if self.positions == "original":
-            grid = self.grid(x.shape[-2:])
-            patches = net.patch_embed(x).reshape(len(x), grid[0] * grid[1], -1)
-            tokens = torch.cat([net.cls_token.expand(len(x), -1, -1), patches], 1)
-            return cast(Tensor, net.norm_pre(tokens + stretched_positions(net.pos_embed, grid, self.prefix_tokens)))
+            return cast(Tensor, net.norm_pre(embed_originally(net, x, self.grid(x.shape[-2:]), self.prefix_tokens)))
         tokens = net._pos_embed(net.patch_embed(x))
         if self._rotary():  # such networks return their rotary positions beside the tokens
             tokens = tokens[0]
@@ -119,6 +116,13 @@ class Backbone(nn.Module):
     def tokens(self) -> bool:
         """Whether the steps pass on (B, N, C) tokens instead of maps."""
         return EMBED in self.plan.steps
+
+
+def embed_originally(net: Any, x: Tensor, grid: tuple[int, int], prefix_tokens: int = 1) -> Tensor:
+    """Images → class token and patches with their positions, as DINOv2's published code has them."""
+    patches = net.patch_embed(x).reshape(len(x), grid[0] * grid[1], -1)
+    tokens = torch.cat([net.cls_token.expand(len(x), -1, -1), patches], 1)
+    return tokens + stretched_positions(net.pos_embed, grid, prefix_tokens)
 
 
 def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens: int) -> Tensor:

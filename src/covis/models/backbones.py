@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 from torch import nn
@@ -12,8 +13,16 @@ from covis.core.errors import InputError, unknown_name
 from covis.models.backbone import Backbone
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Facet, Positions, StrideOn
 from covis.models.library import import_timm
-from covis.models.networks import FacetOfBlock, TransVpr, adapt_as_cricavpr, adapt_as_selavpr, end_before_pooling
+from covis.models.networks import (
+    FacetOfBlock,
+    TransVpr,
+    adapt_as_cricavpr,
+    adapt_as_selavpr,
+    end_before_pooling,
+    recalibrate_as_sage,
+)
 from covis.models.plan import WHOLE, is_transformer
+from covis.models.side_branches import SideTuned
 
 _SMALL_HEAD = 1 / 4096
 """Size of a VGG's head relative to the usual one, whose 120 M parameters would be drawn only to be dropped."""
@@ -25,7 +34,8 @@ class Variant:
 
     library_name: str = ""
     options: dict[str, Any] = field(default_factory=dict)
-    change: Callable[[nn.Module], None] | None = None
+    change: Callable[[nn.Module], nn.Module | None] | None = None
+    """Changes the network in place, or returns another around it."""
     make: Callable[[], nn.Module] | None = None
     mean_255: tuple[float, float, float] | None = None
     """The mean colour in [0, 255] that alone is subtracted from images, as Caffe's networks were fed."""
@@ -40,6 +50,12 @@ VARIANTS = {
        for size in ("small", "base", "large")},
     **{f"vit_{size}_patch14_cricavpr": Variant(f"vit_{size}_patch14_dinov2", change=adapt_as_cricavpr)
        for size in ("small", "base")},
+    **{f"vit_{size}_patch14_selavprpp": Variant(f"vit_{size}_patch14_dinov2", change=partial(SideTuned, kind="scales"))
+       for size in ("small", "base", "large")},
+    **{f"vit_{size}_patch14_edtformer": Variant(f"vit_{size}_patch14_dinov2", change=partial(SideTuned, kind="low_rank"))
+       for size in ("small", "base")},
+    **{f"vit_{size}_patch14_sage": Variant(f"vit_{size}_patch14_dinov2", change=recalibrate_as_sage)
+       for size in ("small", "base", "large")},
 }  # fmt: skip
 """Names that timm lacks. `tiny`: 1.2 M parameters, trains from scratch on a processor; others: published systems."""
 
@@ -150,9 +166,8 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
                 raise
         else:
             if getattr(net, "dynamic_img_size", False) or "dynamic_img_size" not in size_options:
-                if variant.change is not None:
-                    variant.change(net)
-                return net  # some networks accept the option but keep their size
+                changed = variant.change(net) if variant.change is not None else None
+                return changed or net  # some networks accept the option but keep their size
     raise AssertionError("unreachable")
 
 

@@ -76,7 +76,8 @@ def _load_whole(model: PlaceModel, entry: PublishedModel, path: Path) -> None:
         part = max((p for p in parts if name.startswith(p)), key=len)
         parts[part][name.removeprefix(part)] = tensor
     backbone = _renamed(parts[prefix], entry.backbone_names, others=True)
-    _refuse(weights.load_backbone(model, backbone, str(path)), prefix, entry, path)
+    theirs = dict(zip(backbone, parts[prefix], strict=True))
+    _refuse([theirs[name] for name in weights.load_backbone(model, backbone, str(path))], prefix, entry, path)
     pooling = _renamed(parts[entry.pool], entry.pool_names)
     known = [name for name in parts[entry.pool] if any(re.fullmatch(p, name) for p in entry.pool_names)]
     _refuse([name for name in parts[entry.pool] if name not in known], entry.pool, entry, path)

@@ -1,4 +1,4 @@
-"""Networks that timm does not have: TransVPR's, and what SelaVPR, CricaVPR and AnyLoc change in a vision transformer.
+"""Networks that timm does not have: TransVPR's, and what SelaVPR, CricaVPR, SAGE and AnyLoc change in a transformer.
 
 Also the last block of a transformer, computed for the class token alone.
 """
@@ -18,6 +18,8 @@ from covis.models.config import Facet
 
 ADAPTER_SHARE = 0.2
 """Weight of an adapter beside an MLP (SelaVPR, CricaVPR)."""
+_RECALIBRATED = 4
+"""SAGE changes what this many last blocks give."""
 _FACETS = ("query", "key", "value")
 
 
@@ -116,7 +118,9 @@ class Scales(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         side = math.isqrt(x.shape[1] - 1)
         if side * side != x.shape[1] - 1:
-            raise InputError("CricaVPR's network takes square images; set image_size to 224 × 224")
+            raise InputError(
+                "networks of CricaVPR and SelaVPR++ take square images; set image_size to 224 × 224 or 322 × 322"
+            )
         own = functional.relu(self.down(x))
         space = own[:, 1:].transpose(1, 2).reshape(len(x), -1, side, side)
         seen = torch.cat([self.one(space), self.three(space), self.five(space)], 1).flatten(2).transpose(1, 2)
@@ -151,6 +155,26 @@ def adapt_as_cricavpr(net: nn.Module) -> None:
     """An adapter of several scales beside each MLP (Lu et al., CVPR 2024)."""
     for block in cast(Any, net).blocks:
         block.mlp = Beside(block.mlp, Scales(block.norm1.weight.shape[0]))
+
+
+class PowerNorm(nn.Module):
+    """SAGE's recalibration: values to a power that their mean token decides, with their sign, added to themselves."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.exponent = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        powers: Tensor = (x.abs() + 1e-6).pow(self.exponent(x.mean(1)).unsqueeze(1))
+        return torch.sign(x) * powers + x
+
+
+def recalibrate_as_sage(net: nn.Module) -> None:
+    """What each of the last blocks gives, recalibrated (Chen et al., ICLR 2026)."""
+    blocks = cast(Any, net).blocks
+    for index in range(len(blocks) - _RECALIBRATED, len(blocks)):
+        parts = OrderedDict(block=blocks[index], recalibration=PowerNorm(cast(Any, net).embed_dim, 16))
+        blocks[index] = nn.Sequential(parts)
 
 
 def end_before_pooling(net: nn.Module) -> None:

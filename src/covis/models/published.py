@@ -156,6 +156,28 @@ _CRICAVPR_NAMES = {
     r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
 }
 
+_SIDE_NAMES = {
+    r"(adapters\.\d+)\.D_fc1\.(.*)": r"\1.down.\2",
+    r"(adapters\.\d+)\.D_fc2\.(.*)": r"\1.up.\2",
+    r"(adapters\.\d+)\.branch1\.(.*)": r"\1.one.\2",
+    r"(adapters\.\d+)\.branch2\.(.*)": r"\1.three.\2",
+    r"(adapters\.\d+)\.branch3\.(.*)": r"\1.five.\2",
+    r"(.+)": r"vit.\1",
+}
+
+
+def _sage_names(blocks: int) -> Mapping[str, str]:
+    """Names in SAGE's files, where each of the last blocks has its recalibration elsewhere."""
+    last = [str(index) for index in range(blocks - 4, blocks)]
+    names = {}
+    for index, block in enumerate(last):
+        for theirs, ours in ((0, 0), (3, 2)):
+            names[rf"gpn_norms\.{index}\.projection\.{theirs}\.(.*)"] = (
+                rf"blocks.{block}.recalibration.exponent.{ours}.\1"
+            )
+    return names | {rf"model\.blocks\.({'|'.join(last)})\.(.*)": r"blocks.\1.block.\2", r"model\.(.*)": r"\1"}
+
+
 _register(
     PublishedModel(
         f"{loss.lower()}_{name.removesuffix('_32x8d')}_{pool.lower()}",
@@ -362,6 +384,65 @@ _register(
             backbone_names=_CRICAVPR_NAMES,
         ),
     ]
+)
+_register(
+    PublishedModel(
+        f"selavprpp_{size}",
+        ModelConfig(f"vit_{size}_patch14_selavprpp", f"selavprpp{dim}", (322, 322), "all"),
+        "backbone.",
+        "",
+        {r"aggregation\.1\.p": "mean.p", r"linear1\.(.*)": r"first.\1", r"linear2\.(.*)": r"linear.\1"},
+        "Lu et al.: SelaVPR++: Towards Seamless Adaptation of Foundation Models for Efficient Place Recognition, TPAMI 2026",
+        "MIT",
+        "the releases of the SelaVPRplusplus repository",
+        address="https://github.com/Lu-Feng/SelaVPRplusplus/releases/download/SelaVPR%2B%2B/"
+        f"SelaVPRplusplus_{size}.pth",
+        backbone_names=_SIDE_NAMES,
+    )
+    for size, dim in (("base", 2048), ("large", 4096))
+)
+PUBLISHED.register("edtformer")(
+    PublishedModel(
+        "edtformer",
+        ModelConfig("vit_base_patch14_edtformer", "edtformer4096", (322, 322), "all"),
+        "backbone.",
+        "",
+        {
+            r"fc\.(.*)": r"features.\1",
+            "queries": "queries",
+            r"decoder\.(layers\.\d+)\.self_attn\.(.*)": r"\1.among_queries.\2",
+            r"decoder\.(layers\.\d+)\.multihead_attn\.(.*)": r"\1.to_features.\2",
+            r"decoder\.(layers\.\d+)\.norm1\.(.*)": r"\1.query_norm.\2",
+            r"decoder\.(layers\.\d+)\.norm2\.(.*)": r"\1.out_norm.\2",
+            r"channel_proj\.(.*)": r"to_channels.\1",
+            r"row_proj\.(.*)": r"to_rows.\1",
+        },
+        "Jin, Lu, Hu, Yuan, Liu: EDTformer: An Efficient Decoder Transformer for Visual Place Recognition, TCSVT 2025",
+        "MIT",
+        "the releases of the EDTformer repository",
+        address="https://github.com/Tong-Jin01/EDTformer/releases/download/v1.0.0/EDTformer.pth",
+        backbone_names=_SIDE_NAMES,
+    )
+)
+_register(
+    PublishedModel(
+        f"sage_{size}",
+        ModelConfig(f"vit_{size}_patch14_sage", "sage8448", (322, 322), positions="original"),
+        "backbone.",
+        "aggregator.",
+        _SALAD_NAMES
+        | {
+            r"soft_weighting\.predictor\.(.*)": r"weight.\1",
+            r"gpn\.projection\.0\.(.*)": r"powers.exponent.0.\1",
+            r"gpn\.projection\.3\.(.*)": r"powers.exponent.2.\1",
+        },
+        "Chen et al.: SAGE: Spatial-visual Adaptive Graph Exploration for Efficient Visual Place Recognition, ICLR 2026",
+        "MIT",
+        "the links of the SAGE repository: those without cross-image encoder",
+        backbone_names=_sage_names(blocks),
+        unused=(*_IDLE, r"aggregator\.single_branch\..*"),
+    )
+    for size, blocks in (("base", 12), ("large", 24))
 )
 _register(
     PublishedModel(

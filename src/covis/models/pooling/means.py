@@ -161,6 +161,19 @@ class ProjectedMean(Pool):
         return projected
 
 
+class TransformedMean(ProjectedMean):
+    """A linear layer on local features before a projected mean of them (SelaVPR++)."""
+
+    def __init__(self, channels: int, grid: GridSize, *, dim: int) -> None:
+        super().__init__(channels, grid, dim=dim, unit="features")
+        self.first = nn.Linear(channels, channels)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        return super().forward(self.first(space.movedim(1, -1)).movedim(-1, 1), summary)
+
+
+POOLS.register("selavprpp2048")(functools.partial(TransformedMean, dim=2048))
+POOLS.register("selavprpp4096")(functools.partial(TransformedMean, dim=4096))
 POOLS.register("gemfc32")(functools.partial(ProjectedMean, dim=32, unit="features"))
 POOLS.register("gemfc64")(functools.partial(ProjectedMean, dim=64, unit="features"))
 POOLS.register("gemfc128")(functools.partial(ProjectedMean, dim=128, unit="features"))

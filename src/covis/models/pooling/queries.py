@@ -1,4 +1,4 @@
-"""Learned queries that attend to the map, layer by layer (Bag of Queries)."""
+"""Learned queries that attend to the map, layer by layer (Bag of Queries, EDTformer)."""
 
 from __future__ import annotations
 
@@ -54,5 +54,42 @@ class BagOfQueries(Pool):
         return mixed.flatten(1)
 
 
+class DecoderBlock(nn.Module):
+    """Learned queries attend to each other, then to the features."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.among_queries = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.to_features = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.query_norm, self.out_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, queries: Tensor, features: Tensor) -> Tensor:
+        queries = self.query_norm(queries + self.among_queries(queries, queries, queries, need_weights=False)[0])
+        answers = self.to_features(queries, features, features, need_weights=False)[0]
+        normed: Tensor = self.out_norm(queries + answers)
+        return normed
+
+
+class DecodedQueries(Pool):
+    """Queries decoded from summary and map, then fewer channels and rows: (B, 256 · 16) (EDTformer)."""
+
+    def __init__(self, channels: int, grid: GridSize, *, queries: int = 64, width: int = 256, rows: int = 16) -> None:
+        super().__init__()
+        self.dim = width * rows
+        self.features = nn.Linear(channels, channels)
+        self.queries = nn.Parameter(1e-6 * torch.randn(1, queries, channels))
+        self.layers = nn.ModuleList(DecoderBlock(channels, max(1, channels // 48)) for _ in range(2))
+        self.to_channels, self.to_rows = nn.Linear(channels, width), nn.Linear(queries, rows)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        features = self.features(torch.cat([summary.unsqueeze(1), space.flatten(2).transpose(1, 2)], 1).float())
+        queries = self.queries.expand(len(space), -1, -1)
+        for layer in self.layers:
+            queries = layer(queries, features)
+        mixed: Tensor = self.to_rows(self.to_channels(queries).transpose(1, 2))
+        return mixed.flatten(1)
+
+
+POOLS.register("edtformer4096")(DecodedQueries)
 POOLS.register("boq16384")(functools.partial(BagOfQueries, width=512))
 POOLS.register("boq12288")(functools.partial(BagOfQueries, width=384))

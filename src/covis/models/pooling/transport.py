@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from covis.models.networks import PowerNorm
 from covis.models.pooling.base import POOLS, GridSize, Pool
 
 SINKHORN_ROUNDS = 3
@@ -69,6 +70,27 @@ class ProjectedSalad(Salad):
         return projected
 
 
+class SoftProbes(TransportedClusters):
+    """SAGE's pooling: features weighted by their size, less their mean, summed in clusters by softmax, then powers of them."""
+
+    def __init__(
+        self, channels: int, grid: GridSize, *, clusters: int = 64, depth: int = 128, extra: int = 256
+    ) -> None:
+        super().__init__(channels, grid, clusters=clusters, depth=depth, extra=extra, hidden=SALAD_HIDDEN)
+        del self.bin_score
+        self.weight = nn.Sequential(nn.Linear(1, 128), nn.ReLU(), nn.Linear(128, 1), nn.Sigmoid())
+        self.powers = PowerNorm(clusters, clusters // 2)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        size = space.float().norm(dim=1).unsqueeze(-1) + 1e-6
+        x = space * (1 + 0.5 * self.weight(size).movedim(-1, 1))
+        content, scores = (part(x).flatten(2).float() for part in (self.content, self.score))
+        content = content - content.mean((1, 2), keepdim=True)
+        sums = self.powers(torch.einsum("bdn,bkn->bdk", content, scores.softmax(-1)) / content.shape[-1])
+        whole = functional.normalize(self.whole(summary).float(), dim=-1)
+        return torch.cat([whole, functional.normalize(sums, dim=1).flatten(1)], 1)
+
+
 def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
     """Scores (B, K, N) of N features for K clusters → the share of each in each cluster (B, K, N), by Sinkhorn rounds.
 
@@ -88,4 +110,5 @@ def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
 POOLS.register("transport16")(functools.partial(TransportedClusters, clusters=16, depth=64, extra=128))
 POOLS.register("transport64")(functools.partial(TransportedClusters, clusters=64, depth=128, extra=256))
 POOLS.register("salad8448")(Salad)
+POOLS.register("sage8448")(SoftProbes)
 POOLS.register("megaloc8448")(functools.partial(ProjectedSalad, dim=8448))
