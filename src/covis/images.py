@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -167,6 +168,15 @@ def encode_names(names: Iterable[str | bytes] | NDArray[np.bytes_]) -> NDArray[n
     if isinstance(names, np.ndarray) and names.dtype.kind == "S":
         return names
     return np.array([os.fsencode(n) for n in names], dtype=bytes)
+
+
+def find_names(names: NDArray[np.bytes_], wanted: Iterable[bytes]) -> NDArray[np.int64]:
+    """(W,) where each wanted name stands, by the last part of its path where only that is there, once; −1 for none."""
+    listed = names.tolist()
+    ends = [name.rpartition(b"/")[2] for name in listed]
+    count = Counter(ends)
+    place = {end: i for i, end in enumerate(ends) if count[end] == 1} | {name: i for i, name in enumerate(listed)}
+    return np.array([place.get(name, place.get(name.rpartition(b"/")[2], -1)) for name in wanted], np.int64)
 
 
 class Split(NamedTuple):

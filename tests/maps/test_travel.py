@@ -52,12 +52,10 @@ def test_an_exported_map_answers_the_same(town, packed, tmp_path):
     assert Map.open(back.path, verify=True).version == 2
 
 
-def test_paths_of_photos_stay_at_home_unless_asked(town, packed, tmp_path):
+def test_paths_of_photos_stay_at_home(town, packed, tmp_path):
     map_, _ = town
     home = str(map_.file(0).parent).encode()
     assert home not in packed.read_bytes()
-    export_map(map_, tmp_path / "b.covis", with_paths=True)
-    assert home in (tmp_path / "b.covis").read_bytes()
     here = import_map(packed, tmp_path / "m", photos=tmp_path / "photos")
     assert here.file(0) == tmp_path / "photos" / here.images.name(0)
 

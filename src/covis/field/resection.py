@@ -16,10 +16,10 @@ import numpy as np
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
-from covis.images import ImageSet
+from covis.images import ImageSet, find_names
 from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
-from covis.reading.cameras import Camera, camera_of
+from covis.reading.cameras import Camera
 from covis.reading.decoding import open_image
 from covis.reading.formats.colmap import Model
 from covis.reading.georeference import Similarity
@@ -286,11 +286,8 @@ def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Flo
     return inverse * spread + np.outer(moved_by, moved_by)
 
 
-def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tuple[Camera, Focal]:
-    """The camera of a photo and where its focal length comes from: that of `images`, EXIF's, or an initial guess."""
-    camera = None if images is None else camera_of(images, at)
-    if camera is not None:
-        return camera, "given"
+def query_camera(path: Path) -> tuple[Camera, Focal]:
+    """The camera of a photo and where its focal length comes from: EXIF, or an initial guess."""
     with open_image(path) as image:
         width, height = image.size
         exif = image.getexif()
@@ -337,15 +334,6 @@ class PosedScene(NamedTuple):
     unit: str
     """`m`, or `units` where the scale is unknown."""
 
-    def find(self, names: Sequence[bytes]) -> list[int]:
-        """Ids of images by name, or by the last part of it; those that the scene does not have are left out."""
-        at: dict[bytes, int] = {}
-        for i, name in enumerate(self.images.names.tolist()):
-            at.setdefault(name.rpartition(b"/")[2], i)
-        at |= {name: i for i, name in enumerate(self.images.names.tolist())}
-        rows = (at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in names)
-        return [i for i in rows if i >= 0]
-
 
 def open_scene(path: Path, images: ImageSet) -> PosedScene:
     """A COLMAP model, or images with depth maps, in the frame of a map's `images` if it has three or more of them."""
@@ -381,9 +369,8 @@ def moved_pose(pose: Resected, by: Similarity) -> Resected:
     )
 
 
-def pose_photo(
-    photo: Path, matches: Sequence[bytes], place: PosedScene, camera: tuple[Camera, Focal] | None = None
-) -> Resected | None:
+def pose_photo(photo: Path, matches: Sequence[bytes], place: PosedScene) -> Resected | None:
     """The pose of a photo from the names of its matches in a map; None where nothing fits."""
-    pose = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
+    known = find_names(place.images.names, matches)
+    pose = locate_pose(photo, place.images, known[known >= 0].tolist(), place.scene)
     return pose if pose is None or place.into_map is None else moved_pose(pose, place.into_map)

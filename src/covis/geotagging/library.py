@@ -24,6 +24,8 @@ from covis.reading.exif import read_photo
 from covis.reading.walks import seconds_of
 
 _PIECE, _SAVED_EVERY = 64, 2048
+_BURST_S, _BURST_M = 2.0, 10.0
+"""Photos of one camera this near to the one before are of one burst."""
 _SCREENSHOT = re.compile(r"screen.?shot|bildschirmfoto|capture d.?.cran|scherm(afbeelding|opname)", re.IGNORECASE)
 
 
@@ -174,7 +176,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def bursts(photos: Sequence[LibraryPhoto], near_s: float = 2.0, near_m: float = 10.0) -> Iterator[LibraryPhoto]:
+def bursts(photos: Sequence[LibraryPhoto]) -> Iterator[LibraryPhoto]:
     """The photos that can be learned from, duplicates and bursts (one camera, seconds and metres apart) once."""
     seen = set[str]()
     last: dict[str, LibraryPhoto] = {}
@@ -185,8 +187,8 @@ def bursts(photos: Sequence[LibraryPhoto], near_s: float = 2.0, near_m: float = 
         before = last.get(photo.camera)
         if photo.camera and photo.local_s is not None:
             last[photo.camera] = photo
-            soon = before is not None and photo.local_s - (before.local_s or 0.0) <= near_s
-            if before is not None and soon and distance_m(before.place, photo.place) <= near_m:
+            soon = before is not None and photo.local_s - (before.local_s or 0.0) <= _BURST_S
+            if before is not None and soon and distance_m(before.place, photo.place) <= _BURST_M:
                 continue
         yield photo
 

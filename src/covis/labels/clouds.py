@@ -25,6 +25,7 @@ MAX_POINTS = 100_000
 MAX_FRAMES = 400
 """Depth maps that are fused into a cloud, spread evenly over the images."""
 _MOST_UNREADABLE = 0.05
+_VOXEL_M = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,8 @@ class DepthCamera:
     invalid: tuple[int, ...] = (0, 65535)
 
 
-def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MAX_POINTS) -> PointCloud:
-    """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), thinned evenly to `max_points`.
+def read_points(path: Path | str, *, up: Axis = "z") -> PointCloud:
+    """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), thinned evenly to `MAX_POINTS`.
 
     `up` is the file's axis that points away from the ground; points are turned as `Poses.from_matrices` turns poses.
     """
@@ -84,7 +85,7 @@ def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MA
     xyz = readers[path.suffix.lower()](path)
     if up != "z" and xyz.ndim == 2 and xyz.shape[1] == 3:
         xyz = xyz @ np.stack(ground_axes(up)).T
-    return PointCloud(xyz if max_points is None else thin(xyz, max_points), path.name)
+    return PointCloud(thin(xyz, MAX_POINTS), path.name)
 
 
 def _read_npz(path: Path) -> Floats:
@@ -115,16 +116,8 @@ def thin(xyz: ArrayLike, max_points: int, least_m: float = 0.0) -> Floats:
         size *= max(1.05, (len(kept) / max_points) ** 0.5)
 
 
-def fuse_depth(
-    sets: Sequence[ImageSet],
-    camera: DepthCamera | None = None,
-    *,
-    frames: int = MAX_FRAMES,
-    step_px: int = 8,
-    voxel_m: float = 0.02,
-    max_points: int = MAX_POINTS,
-) -> PointCloud:
-    """A cloud from `frames` of the depth maps that the images' column `depth` names.
+def fuse_depth(sets: Sequence[ImageSet], camera: DepthCamera | None = None, *, step_px: int = 8) -> PointCloud:
+    """A cloud from `MAX_FRAMES` of the depth maps that the images' column `depth` names.
 
     Every `step_px`-th pixel is read. One point per voxel is kept, because near surfaces would otherwise count more than
     far ones.
@@ -134,7 +127,9 @@ def fuse_depth(
     listed = []
     for images in sets:
         named = images.columns["depth"] != images.columns["depth"].dtype.type()
-        listed += [(images, int(i)) for i in _spread(np.flatnonzero(named & images.poses.known), frames // len(sets))]
+        listed += [
+            (images, int(i)) for i in _spread(np.flatnonzero(named & images.poses.known), MAX_FRAMES // len(sets))
+        ]
     parts: list[Floats] = []
     lost: list[Path] = []
     for images, i in listed:
@@ -149,7 +144,7 @@ def fuse_depth(
         if len(lost) > _MOST_UNREADABLE * len(listed) or not parts:
             raise InputError(f"{cause} (first: {first}); unpack again")
         warn(f"{cause} and are left out (first: {first})")
-    return PointCloud(thin(np.concatenate(parts), max_points, voxel_m), f"{len(parts)} depth maps")
+    return PointCloud(thin(np.concatenate(parts), MAX_POINTS, _VOXEL_M), f"{len(parts)} depth maps")
 
 
 def read_depth(path: Path) -> NDArray[Any]:

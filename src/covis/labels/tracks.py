@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import ImageSet, encode_names, find_names
 from covis.labels.assembly import Advance
 
 if TYPE_CHECKING:
@@ -39,14 +38,11 @@ class Tracks:
 
     def of(self, images: ImageSet) -> csr_matrix:
         """(len(images), P) for images by name, or by the last part of it where that is unique; others are an error."""
-        place = {name: i for i, name in enumerate(self.names.tolist())}
-        ends = Counter(name.rpartition(b"/")[2] for name in place)
-        alone = {end: i for name, i in place.items() if ends[end := name.rpartition(b"/")[2]] == 1}
-        rows = [place.get(name, alone.get(name.rpartition(b"/")[2], -1)) for name in images.names.tolist()]
-        lost = [i for i, row in enumerate(rows) if row < 0]
-        if lost:
+        rows = find_names(self.names, images.names.tolist())
+        lost = np.flatnonzero(rows < 0)
+        if len(lost):
             raise InputError(
-                f"{len(lost)} of {len(images)} images are not in the model {self.source} (first: {images.name(lost[0])}); "
+                f"{len(lost)} of {len(images)} images are not in the model {self.source} (first: {images.name(int(lost[0]))}); "
                 "label its own images, or register those first"
             )
         return self.seen[rows]
@@ -54,7 +50,6 @@ class Tracks:
 
 def read_tracks(path: Path | str) -> Tracks:
     """The tracks of a COLMAP model."""
-    from covis.images import encode_names
     from covis.reading.formats.colmap import read_reconstruction
 
     model = read_reconstruction(path)

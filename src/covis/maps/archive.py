@@ -47,14 +47,13 @@ _MAX_LISTING = 1 << 20
 _CHUNK = 1 << 20
 
 
-def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
-    """Writes the map as one file, without the paths of its photos unless `with_paths`; returns its bytes."""
+def export_map(map_: Map, target: Path) -> int:
+    """Writes the map as one file, without the paths of its photos; returns its bytes."""
     map_.folder  # noqa: B018 - what lives in an engine is not exported
     map_ = Map.open(map_.path, verify=True)
     poses, images = map_.images.poses, map_.images
-    paths = images.columns["file"] if with_paths else np.zeros(len(images), "S1")
     arrays = {
-        "names": _portable_names(map_), "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": paths,
+        "names": _portable_names(map_), "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": np.zeros(len(images), "S1"),
         "z": np.full(len(poses), np.nan) if poses.z is None else poses.z,
         "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
         **full_arrays(images),

@@ -13,7 +13,7 @@ import numpy as np
 from covis.core.arrays import Bools, Floats
 from covis.core.errors import InputError
 from covis.core.progress import say, warn
-from covis.images import ImageSet
+from covis.images import ImageSet, find_names
 from covis.poses import Poses
 from covis.reading.decoding import Reject
 from covis.reading.exif import Photo, read_photo
@@ -171,12 +171,7 @@ def scaled(poses: Poses, metres: float) -> Poses:
 
 def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True) -> Poses:
     """Positions that `table` gives for `images` by name, aligned; NaN for the others."""
-    at: dict[bytes, int] = {}
-    for i, name in enumerate(table.names.tolist()):
-        at.setdefault(name, i)
-        at.setdefault(name.rpartition(b"/")[2], i)
-    rows = [at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in images.names.tolist()]
-    ids = np.array(rows, np.int64)
+    ids = find_names(table.names, images.names.tolist())
     if (ids < 0).all():
         raise InputError(f"the table names none of the images (its first: {table.name(0)}; theirs: {images.name(0)})")
     if on_earth and not table.poses.frame:
