@@ -11,7 +11,7 @@ from PIL import Image
 from covis.core.machine import in_processes
 from covis.reading import decoding, isolation
 from covis.reading.decoding import Reject, decode_bytes
-from covis.reading.isolation import Ended, isolated
+from covis.reading.isolation import Ended, run_isolated
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="limits of processes are POSIX")
 
@@ -34,36 +34,36 @@ def content(kind, side=16, mode="RGB"):
 
 def test_a_loop_within_a_library_ends(short):
     with pytest.raises(Ended):
-        isolated(eval, "sum(iter(int, 1))")
-    assert isolated(len, b"abc") == 3
+        run_isolated(eval, "sum(iter(int, 1))")
+    assert run_isolated(len, b"abc") == 3
 
 
 def test_memory_is_refused(short):
     with pytest.raises(MemoryError):
-        isolated(bytes, 1 << 30)
-    assert isolated(len, bytes(100_000)) == 100_000
+        run_isolated(bytes, 1 << 30)
+    assert run_isolated(len, bytes(100_000)) == 100_000
 
 
 def test_a_crash_ends_one_process():
     with pytest.raises(Ended):
-        isolated(os.abort)
-    assert isolated(os.getpid) == isolated(os.getpid) != os.getpid()
+        run_isolated(os.abort)
+    assert run_isolated(os.getpid) == run_isolated(os.getpid) != os.getpid()
 
 
 def test_an_error_comes_back_and_prints_are_no_answers():
     with pytest.raises(ZeroDivisionError):
-        isolated(divmod, 1, 0)
-    assert isolated(os.write, 1, b"noise") == 5
+        run_isolated(divmod, 1, 0)
+    assert run_isolated(os.write, 1, b"noise") == 5
 
 
 def test_a_forked_worker_has_its_own():
-    isolated(len, b"")
+    run_isolated(len, b"")
     assert list(in_processes(_length, [b"ab", b"abc"], 2)) == [2, 3]
-    assert isolated(len, b"a") == 1
+    assert run_isolated(len, b"a") == 1
 
 
 def _length(data):
-    return isolated(len, data)
+    return run_isolated(len, data)
 
 
 @pytest.mark.parametrize("kind", ["TIFF", "GIF", "WEBP", "AVIF", "BMP", "PPM", "PNG", "HEIF"])
@@ -80,7 +80,7 @@ def test_a_decoder_that_crashes_is_a_reason(monkeypatch):
     def crashed(*_, **__):
         raise Ended
 
-    monkeypatch.setattr(decoding, "isolated", crashed)
+    monkeypatch.setattr(decoding, "run_isolated", crashed)
     with pytest.raises(Reject, match="its decoder crashed"):
         decode_bytes(content("TIFF"))
 

@@ -177,17 +177,6 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def run_isolated(function: Callable[[A], B], argument: A) -> B | None:
-    """`function(argument)` in a subprocess; None if it crashes, as C code does on a damaged file."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    with _pool(1) as pool:
-        try:
-            return pool.submit(function, argument).result()
-        except BrokenProcessPool:
-            return None
-
-
 def _pool(processes: int) -> ProcessPoolExecutor:
     """Worker processes, which only decode and hash; forked ones start at once and need no importable main module."""
     import multiprocessing

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.foreign import check_regular, foreign
-from covis.core.machine import run_isolated
+from covis.reading.isolation import Ended, run_isolated
 
 
 class Struct(NamedTuple):
@@ -34,9 +34,10 @@ class Struct(NamedTuple):
 def read_struct(path: Path) -> Struct:
     """Reads `path`, checking that names and positions belong together."""
     check_regular(path)
-    fields = run_isolated(_fields, path)
-    if fields is None:
-        raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again")
+    try:
+        fields = run_isolated(_fields, path)
+    except Ended:
+        raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again") from None
     sides = [("dbImageFns", "utmDb", "dbTimeStamp"), ("qImageFns", "utmQ", "qTimeStamp")]
     lacking = [name for side in sides for name in side[:2] if name not in fields]
     if lacking:

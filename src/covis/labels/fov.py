@@ -150,7 +150,7 @@ def fov_similarity(
     [1.0, 0.5, 0.0]
     """
     one_of(MEASURES, measure=measure)
-    (ra, rb), (fa, fb) = sides(radius_m), sides(fov_deg)
+    (ra, rb), (fa, fb) = per_side(radius_m), per_side(fov_deg)
     a, b = _cameras(xy_a, heading_a, ra, fa), _cameras(xy_b, heading_b, rb, fb)
     if len(a[0]) != len(b[0]):
         raise InputError(f"{len(a[0])} cameras on one side, {len(b[0])} on the other; the pairs must be aligned")
@@ -163,6 +163,6 @@ def fov_similarity(
     return psi
 
 
-def sides(value: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:
+def per_side(value: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:
     """One value for both sides, or a tuple (a, b)."""
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, value)

@@ -27,7 +27,7 @@ from covis.images import ImageSet
 from covis.labels.assembly import Advance, LabelRows, Members, build_graph
 from covis.labels.clouds import PointCloud, read_points
 from covis.labels.exchange import read_edges, read_hloc, read_saved
-from covis.labels.fov import MEASURES, Measure, Views, sides, similarity, views
+from covis.labels.fov import MEASURES, Measure, Views, per_side, similarity, views
 from covis.labels.grid import Circles, meeting_pairs
 from covis.labels.released import read_released
 from covis.labels.surface import surface_graph
@@ -122,7 +122,7 @@ class FovOverlap(LabelRule):
     """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
 
     def __post_init__(self) -> None:
-        for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
+        for radius_m, fov_deg in zip(per_side(self.radius_m), per_side(self.fov_deg), strict=True):
             above(0, radius_m=radius_m, fov_deg=fov_deg)  # type: ignore[arg-type]
             if fov_deg > 360:  # type: ignore[operator]
                 raise InputError(f"fov_deg is {fov_deg}; expected degrees above 0, up to 360")
@@ -138,7 +138,7 @@ class FovOverlap(LabelRule):
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
+        (ra, rb), (fa, fb) = per_side(self.radius_m), per_side(self.fov_deg)
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
         require_positions(queries, database, metres=True)
@@ -147,11 +147,11 @@ class FovOverlap(LabelRule):
 
         def label(i: Members, j: Members) -> Iterator[LabelRows]:
             headings = queries.poses.heading[i], database.poses.heading[j]
-            return self._rows(a.take(i), b.take(j), headings, queries is database)
+            return self._overlapping(a.take(i), b.take(j), headings, queries is database)
 
         return build_graph(queries, database, label, self.facts(queries, database), advance)
 
-    def _rows(self, a: Views, b: Views, headings: tuple[Floats, Floats], one_set: bool) -> Iterator[LabelRows]:
+    def _overlapping(self, a: Views, b: Views, headings: tuple[Floats, Floats], one_set: bool) -> Iterator[LabelRows]:
         """ψ of every pair that overlaps; unknown headings are NaN."""
         for ids, row, j in meeting_pairs(enclosing_circles(a), enclosing_circles(b), one_set):
             i = ids[row]

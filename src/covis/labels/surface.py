@@ -58,7 +58,7 @@ def surface_graph(
         seen_a = _seen(points, a, middle)
         seen_b = seen_a if one_set else _seen(points, b, middle)
         counts.extend([seen_a.number] if one_set else [seen_a.number, seen_b.number])
-        yield from _rows(seen_a, seen_b, MEASURES.index(facts["measure"]), facts["zero_below"], one_set)
+        yield from _sharing(seen_a, seen_b, MEASURES.index(facts["measure"]), facts["zero_below"], one_set)
 
     graph = build_graph(queries, database, label, facts, advance)
     _check_sight(np.concatenate(counts), cloud)
@@ -122,7 +122,7 @@ def _planes(images: ImageSet, middle: Floats) -> Floats:
     return np.concatenate([normal, offset[:, :, None]], axis=2)
 
 
-def _rows(a: Seen, b: Seen, measure: int, zero_below: float, upper: bool) -> Iterator[LabelRows]:
+def _sharing(a: Seen, b: Seen, measure: int, zero_below: float, upper: bool) -> Iterator[LabelRows]:
     """ψ of every pair (i, j) that shares points; `upper` only j > i."""
     for start in range(0, len(a.number), _QUERIES_A_CHUNK):
         ids = np.arange(start, min(start + _QUERIES_A_CHUNK, len(a.number)))

@@ -69,7 +69,7 @@ class ElsewhereSearch:
         asked = np.asarray(descriptors[rows[photos]])
         found = rank(
             asked, descriptors, EVIDENCE.context, codes[rows[photos]], codes, "other" if other_walks else "any",
-            allowed=rows, apart=(xy[rows[photos]], xy, CALIBRATION.absent_m),
+            allowed=rows, beyond=(xy[rows[photos]], xy, CALIBRATION.absent_m),
         )  # fmt: skip
         _note(self.absent, photos, found, rows)
         self.bank[photos] = bank.distances(asked)

@@ -29,7 +29,7 @@ from PIL import Image, UnidentifiedImageError
 from covis.core import files
 from covis.core.errors import InputError
 from covis.core.foreign import check_regular, read_bounded
-from covis.reading.isolation import LONGEST_S, Ended, isolated
+from covis.reading.isolation import LONGEST_S, Ended, run_isolated
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +104,7 @@ def decode_bytes(data: bytes, size: Size | None = None, name: str = "image", *, 
         if quick is not None:
             return quick
     in_place = data.startswith(_PNG) and not stranger
-    return apart(name, in_place, _decode_content, data, size, name)
+    return call_decoder(name, in_place, _decode_content, data, size, name)
 
 
 def is_plain(head: bytes) -> bool:
@@ -112,12 +112,12 @@ def is_plain(head: bytes) -> bool:
     return head.startswith((_JPEG, _PNG))
 
 
-def apart(name: str, in_place: bool, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+def call_decoder(name: str, in_place: bool, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
     """`function` of a picture in a process that can be killed, unless it is safe `in_place`; raises `Reject`."""
     if in_place or not sys.executable:
         return function(*arguments, **options)
     try:
-        return isolated(function, *arguments, **options)
+        return run_isolated(function, *arguments, **options)
     except Ended:
         raise Reject("corrupt", name, f"its decoder crashed, or took more than {LONGEST_S:.0f} s") from None
 
@@ -144,7 +144,7 @@ def open_image(source: Path | str | IO[bytes]) -> Image.Image:
 def stored_values(path: Path) -> NDArray[Any]:
     """The values of an image as they are stored, such as depths; raises `Reject`."""
     data = read(path)
-    return apart(str(path), data.startswith(_PNG), _stored_values, data, str(path))
+    return call_decoder(str(path), data.startswith(_PNG), _stored_values, data, str(path))
 
 
 def _stored_values(data: bytes, name: str) -> NDArray[Any]:
@@ -303,7 +303,7 @@ def _reduced(image: Image.Image, size: Size | None) -> Image.Image:
 def pixel_count(data: bytes) -> int:
     """Pixels that the header of a stranger's file announces; 0 where it is no image, or has more than are decoded."""
     try:
-        count = apart("", is_plain(data), _pixel_count, data)
+        count = call_decoder("", is_plain(data), _pixel_count, data)
     except Reject:
         return 0
     return count if count <= MAX_PIXELS else 0

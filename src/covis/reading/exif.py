@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from covis.reading.decoding import MAX_PIXELS, Reject, apart, is_plain, open_image
+from covis.reading.decoding import MAX_PIXELS, Reject, call_decoder, is_plain, open_image
 from covis.reading.screening import look
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
@@ -54,12 +54,12 @@ def read_photo(path: Path | str) -> Photo:
         raise verdict
     with Path(path).open("rb") as file:
         plain = is_plain(file.read(16))
-    return apart(str(path), plain, _read, path, str(path))
+    return call_decoder(str(path), plain, _read, path, str(path))
 
 
 def photo_of(data: bytes, name: str = "image") -> Photo:
     """Like `read_photo`, from a file's content; `name` is what a `Reject` calls it."""
-    return apart(name, is_plain(data), _read, io.BytesIO(data), name)
+    return call_decoder(name, is_plain(data), _read, io.BytesIO(data), name)
 
 
 def photo_of_block(tiff: bytes) -> Photo:

@@ -66,7 +66,7 @@ _idle: list[_Process] = []
 _places = threading.BoundedSemaphore(cpu_count())
 
 
-def isolated(function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+def run_isolated(function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
     """`function` of these arguments in another process; raises what it raises, or `Ended`."""
     with _places:
         process = _idle.pop() if _idle else _Process()

@@ -84,14 +84,14 @@ def rank(
     *,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
-    apart: tuple[Floats, Floats, float] | None = None,
+    beyond: tuple[Floats, Floats, float] | None = None,
 ) -> Ranking:
     """The k nearest of `database` (N, D) for each of `queries` (Q, D); the answer is (Q, min(k, N)).
 
     groups: "any", or only the query's own group ("same"), or all but it ("other"), by integer codes (Q,) and (N,).
     allowed: (N,) mask, or the rows of the map, that may be found at all.
     exclude: (Q,) one row that each query must not find, such as itself; −1 for none.
-    apart: positions (Q, 2) and (N, 2) and metres: only what lies farther than that from the query may be found.
+    beyond: positions (Q, 2) and (N, 2) and metres: only what lies farther than that from the query may be found.
     Besides its answer it needs about 300 MB for any Q and N; either side may be a memory-mapped `DescriptorStore`.
     """
     queries = as_queries(queries, database, k)
@@ -109,9 +109,9 @@ def rank(
                 if groups == "other":
                     same = theirs[block] == own[chunk][:, None]
                     forbidden = same if forbidden is None else forbidden | same
-                if apart is not None:
-                    offset = apart[1][block] - apart[0][chunk][:, None]
-                    near = np.hypot(offset[..., 0], offset[..., 1]) <= apart[2]
+                if beyond is not None:
+                    offset = beyond[1][block] - beyond[0][chunk][:, None]
+                    near = np.hypot(offset[..., 0], offset[..., 1]) <= beyond[2]
                     forbidden = near if forbidden is None else forbidden | near
                 nearest.update(block, vectors, forbidden)
             answer.ids[chunk], answer.distances[chunk] = nearest.ids, nearest.distances
