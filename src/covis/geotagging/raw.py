@@ -8,8 +8,8 @@ from pathlib import Path
 from covis.core.errors import InputError
 from covis.geotagging.tiff import byte_order, directory, number
 from covis.reading.decoding import Reject, read
-from covis.reading.exif import Photo, photo_of_block
-from covis.reading.inputs import Photo as Picture
+from covis.reading.exif import ExifData, photo_of_block
+from covis.reading.inputs import Photo
 
 RAW_SUFFIXES = frozenset({".dng", ".cr2", ".nef", ".arw", ".pef", ".srw"})
 """Others (CR3, RAF, ORF, RW2) are no plain TIFF files, and are not read."""
@@ -17,12 +17,12 @@ _SUB_IFDS, _STRIPS, _STRIP_BYTES, _JPEG, _JPEG_BYTES, _COMPRESSION = 0x014A, 0x0
 _MOST_DIRECTORIES = 32
 
 
-def picture_of(path: Path) -> Picture:
+def picture_of(path: Path) -> Photo:
     """A photo to be described or shown; raises `Reject` for a raw photo without a preview."""
-    return Picture(path, _preview(read(path), str(path)) if path.suffix.lower() in RAW_SUFFIXES else None)
+    return Photo(path, _preview(read(path), str(path)) if path.suffix.lower() in RAW_SUFFIXES else None)
 
 
-def read_raw(path: Path | str) -> Photo:
+def read_raw(path: Path | str) -> ExifData:
     """What the EXIF of a raw photo says; raises `Reject` where it has no preview that can be described."""
     data = read(path)
     _preview(data, str(path))

@@ -22,7 +22,7 @@ _LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _CLOCK = 1, 2, 3, 4, 5, 6, 7
 _DIRECTION_REF, _DIRECTION, _METHOD, _DATE = 16, 17, 27, 29
 
 
-class Photo(NamedTuple):
+class ExifData(NamedTuple):
     """NaN and empty mean unknown."""
 
     lat: float = math.nan
@@ -47,7 +47,7 @@ class Photo(NamedTuple):
     """Whether the EXIF block could not be read."""
 
 
-def read_photo(path: Path | str) -> Photo:
+def read_photo(path: Path | str) -> ExifData:
     """Reads a photo's own data, not its pixels; raises `Reject` for a file that is no usable image."""
     verdict = look(path)
     if verdict is not None:
@@ -57,22 +57,22 @@ def read_photo(path: Path | str) -> Photo:
     return call_decoder(str(path), plain, _read, path, str(path))
 
 
-def photo_of(data: bytes, name: str = "image") -> Photo:
+def photo_of(data: bytes, name: str = "image") -> ExifData:
     """Like `read_photo`, from a file's content; `name` is what a `Reject` calls it."""
     return call_decoder(name, is_plain(data), _read, io.BytesIO(data), name)
 
 
-def photo_of_block(tiff: bytes) -> Photo:
+def photo_of_block(tiff: bytes) -> ExifData:
     """What an EXIF block says, or a raw photo that is a TIFF file; nothing where it is damaged."""
     exif = Image.Exif()
     try:
         exif.load(tiff)
         return _photo(exif, exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD))
     except Exception:  # a damaged block raises anything
-        return Photo(damaged=True)
+        return ExifData(damaged=True)
 
 
-def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
+def _read(source: Path | str | io.BytesIO, name: str) -> ExifData:
     try:
         with warnings.catch_warnings(record=True) as caught, open_image(source) as image:
             warnings.simplefilter("always")
@@ -83,7 +83,7 @@ def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
                 exif = image.getexif()
                 photo = _photo(exif, exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD))
             except Exception:  # a damaged block raises anything; the pixels are still good
-                return Photo(panorama=panorama, damaged=True)
+                return ExifData(panorama=panorama, damaged=True)
     except Reject:
         raise
     except Exception as error:
@@ -92,12 +92,12 @@ def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
     return photo._replace(panorama=panorama, damaged=damaged)
 
 
-def _photo(main: Any, exif: dict[int, Any], gps: dict[int, Any]) -> Photo:
+def _photo(main: Any, exif: dict[int, Any], gps: dict[int, Any]) -> ExifData:
     lat, lon = _position(gps)
     heading, reference = _heading(gps, main.get(_DESCRIPTION))
     orientation = main.get(_ORIENTATION, 1)
     taken, utc = _time(exif, gps)
-    return Photo(
+    return ExifData(
         lat,
         lon,
         heading,

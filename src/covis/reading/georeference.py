@@ -16,7 +16,7 @@ from covis.core.progress import say, warn
 from covis.images import ImageSet, find_names
 from covis.poses import Poses
 from covis.reading.decoding import Reject
-from covis.reading.exif import Photo, read_photo
+from covis.reading.exif import ExifData, read_photo
 
 LEAST = 3
 """Georeferenced images that fix a model."""
@@ -188,6 +188,6 @@ def exif_positions(images: ImageSet) -> Poses:
         try:
             photos.append(read_photo(images.path(i)))
         except (Reject, OSError):
-            photos.append(Photo())
+            photos.append(ExifData())
     lat, lon, height = (np.array([getattr(p, key) for p in photos]) for key in ("lat", "lon", "altitude"))
     return Poses.from_latlon(lat, lon, z=None if np.isnan(height[~np.isnan(lat)]).any() else height)

@@ -23,7 +23,7 @@ from covis.images import ImageSet
 from covis.poses import Poses, true_headings
 from covis.reading import tracks
 from covis.reading.decoding import Reject, Rejected
-from covis.reading.exif import Photo, read_photo
+from covis.reading.exif import ExifData, read_photo
 from covis.reading.screening import check_limits
 from covis.reading.table import read_table, warn_if_stuck
 from covis.reading.walks import seconds_of
@@ -37,7 +37,7 @@ class Imported(NamedTuple):
 
     root: Path
     names: list[str]
-    photos: list[Photo]
+    photos: list[ExifData]
     groups: list[str]
     rejects: list[Rejected]
 
@@ -96,9 +96,9 @@ def import_photos(
     return imported
 
 
-def _read_all(root: Path, names: list[str]) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
+def _read_all(root: Path, names: list[str]) -> tuple[list[tuple[str, ExifData]], list[Rejected]]:
     pieces = [names[start : start + _PIECE] for start in range(0, len(names), _PIECE)]
-    photos: list[tuple[str, Photo]] = []
+    photos: list[tuple[str, ExifData]] = []
     rejects: list[Rejected] = []
     with Meter("reading photos", len(names), "photos") as meter:
         for piece in in_processes(partial(_read_piece, root), pieces, min(cpu_count(), len(pieces))):
@@ -113,8 +113,8 @@ def _read_all(root: Path, names: list[str]) -> tuple[list[tuple[str, Photo]], li
     return photos, rejects
 
 
-def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejected]]:
-    outcomes: list[tuple[str, Photo | Rejected]] = []
+def _read_piece(root: Path, names: list[str]) -> list[tuple[str, ExifData | Rejected]]:
+    outcomes: list[tuple[str, ExifData | Rejected]] = []
     for name in names:
         try:
             outcomes.append((name, read_photo(root / name)))
@@ -198,7 +198,7 @@ def _with_table(imported: Imported, file: Path) -> Imported:
     return imported._replace(photos=photos, groups=groups)
 
 
-def _completed(photo: Photo, lat: float, lon: float, heading: float, altitude: float) -> Photo:
+def _completed(photo: ExifData, lat: float, lon: float, heading: float, altitude: float) -> ExifData:
     """A photo with what a table knows of it."""
     given = {"lat": lat, "lon": lon, "heading": heading, "altitude": altitude}
     known: dict[str, Any] = {name: value for name, value in given.items() if not np.isnan(value)}
