@@ -37,6 +37,14 @@ def covis(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, s
     return run
 
 
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("COVIS_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real photographs and weights kept beside the project; absent on most machines."""

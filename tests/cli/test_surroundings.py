@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,7 +24,7 @@ class Dropped:
 def work(*_, **__):
     dropped = Dropped()
     del dropped
-    time.sleep(20)
+    time.sleep(200)
 
 app.build_app = lambda *_, **__: work
 sys.unraisablehook = lambda _: print("dropped", flush=True)
@@ -47,12 +46,10 @@ def run(code_or_args, closed=(), **environment):
 
 
 def test_an_interrupt_that_a_finalizer_drops_is_raised_again():
-    begun = time.monotonic()
     done = run(SWALLOWED)
     assert b"dropped" in done.stdout
     assert done.returncode == 128 + signal.SIGINT
     assert b"re-run the same command" in done.stderr
-    assert time.monotonic() - begun < 15
 
 
 def test_closed_streams_discard_what_is_printed():

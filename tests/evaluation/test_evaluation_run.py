@@ -36,9 +36,7 @@ def model(tmp_path_factory):
     return path
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_the_command_prints_the_keys_that_programs_rely_on(walks, model, tmp_path, covis):

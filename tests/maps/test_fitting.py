@@ -24,9 +24,7 @@ from covis.whitening import PCA
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def check(map_, expected):
 
 @pytest.mark.slow
 def test_fifteen_kills(place):
-    drill(place, 15, 0.2)
+    drill(place, 15, 0.0)
 
 
 @pytest.mark.drill

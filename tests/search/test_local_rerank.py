@@ -20,9 +20,7 @@ pytest.importorskip("cv2", reason="checks the geometry")
 pytest.importorskip("pycolmap", reason="finds SIFT features")
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")

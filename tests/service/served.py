@@ -85,7 +85,7 @@ def running(app):
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     assert server.started

@@ -63,21 +63,26 @@ class Network:
 
 
 def test_a_client_with_many_photos_does_not_hold_up_another(monkeypatch):
-    decode, order = batching._decode, []
+    decode, order, asked = batching._decode, [], threading.Event()
 
-    def slow(photo, size):
+    def waits(photo, size):
         order.append(Image.open(io.BytesIO(photo)).width)
-        time.sleep(0.05)
+        assert asked.wait(60)
         return decode(photo, size)
 
-    monkeypatch.setattr(batching, "_decode", slow)
+    monkeypatch.setattr(batching, "_decode", waits)
     monkeypatch.setattr(batching, "cpu_count", lambda: 1)
     batcher = Batcher(256, 60.0)
 
     async def ask():
         many = asyncio.create_task(batcher.describe(Network(), [png("RGB", 9)] * 12, "many"))
-        await asyncio.sleep(0.08)
-        await batcher.describe(Network(), [png("RGB", 10)], "one")
+        while not order:
+            await asyncio.sleep(0)
+        one = asyncio.create_task(batcher.describe(Network(), [png("RGB", 10)], "one"))
+        await asyncio.sleep(0)  # begins the task
+        await asyncio.sleep(0)  # and those of its photos
+        asked.set()
+        await one
         await many
 
     asyncio.run(ask())

@@ -22,7 +22,7 @@ DROP = """async ({name, data}) => {
 }"""
 
 
-def wait(page, expression, seconds=20):
+def wait(page, expression, seconds=120):
     """Until the expression is true; playwright's own waiting evaluates text, which the page's policy forbids."""
     deadline = time.monotonic() + seconds
     while not page.evaluate(f"() => !!({expression})"):

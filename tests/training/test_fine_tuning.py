@@ -13,9 +13,7 @@ from layouts import builders
 SIZE = (32, 48)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.mark.parametrize(("backbone", "trainable"), [("tiny", "last1"), ("tiny", "all"), ("test_vit", "last1")])

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from runs import QUIET, same, weights
 
 from covis import town
 from covis.core.errors import InputError
@@ -20,23 +21,10 @@ from covis.sampling import Places
 from covis.training.augmentation import AUGMENTATIONS
 from covis.training.callbacks import AverageWeights, Callback
 from covis.training.recipe import configure, describe_recipe, read_recipe
-from covis.training.run import Resources, train
+from covis.training.run import train
 from covis.training.step import Step, make_optimiser
 
-QUIET = Resources(workers=0, tensorboard=False, plan=False)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-
-
-def weights(run, name="model"):
-    return PlaceModel.load(run / name).state_dict()
-
-
-def same(a, b):
-    return all(torch.equal(x, b[k]) for k, x in a.items())
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def rows(run):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from runs import QUIET, same, weights
 
 from covis import datasets, losses
 from covis.core.errors import InputError
@@ -26,20 +27,7 @@ from covis.training.run import Resources, train
 from covis.training.step import Step
 from layouts import builders
 
-QUIET = Resources(workers=0, tensorboard=False, plan=False)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-
-
-def weights(run, name="model"):
-    return PlaceModel.load(run / name).state_dict()
-
-
-def same(a, b):
-    return all(torch.equal(x, b[k]) for k, x in a.items())
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def test_a_run_leaves_models_metrics_labels_and_a_result(quick, hamlet, tmp_path, capsys):
