@@ -25,7 +25,7 @@ def environment(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_while_it_trains_and_between_runs_it_finishes_without_redoing_what_is_done(hamlet, tmp_path):
+def test_killed_in_training_and_after_a_run_it_finishes_without_redoing_what_is_done(hamlet, tmp_path):
     out, env = tmp_path / "demo", environment(tmp_path)
     forked.run(["--version"])  # from here on a start takes no time
     whole = forked.run([*command(tmp_path / "whole", hamlet), "--json"], environment=env, timeout=300)
