@@ -222,9 +222,9 @@ def time_to_recall(output: Path) -> list[dict[str, Any]]:
         rows.append(
             {
                 "training": name,
-                "seconds": trained.seconds + trained.mining_seconds,
-                "mining s": trained.mining_seconds,
-                "step GiB": trained.memory_gib,
+                "seconds": trained["seconds"] + trained["mining_seconds"],
+                "mining s": trained["mining_seconds"],
+                "peak GiB": trained["memory_gib"],
             }
             | {f"recall@{k}": trained.recall[k] for k in (1, 5, 10)}
         )

@@ -48,6 +48,9 @@ def train(
     ] = None,
     set_: RecipeSet = None,
     log: Annotated[list[str] | None, Option(help="wandb or mlflow: send scalars there too, repeatable.")] = None,
+    profile: Annotated[
+        bool, Option("--profile", help="Show where the time of 20 steps goes; trace in RUN/profile.json.")
+    ] = False,
     checkpoint_seconds: Annotated[float, Option(help="Time between checkpoints.")] = 60.0,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Print the recipe as JSON, which is a recipe file, and stop.")
@@ -91,7 +94,7 @@ def train(
     roles, others = _roles(data)
     path: Any = given_paths(others, [chosen.dataset]).get(chosen.dataset)
 
-    from covis.training.callbacks import LOGGERS
+    from covis.training.callbacks import LOGGERS, Profile
     from covis.training.run import Resources  # loads torch: after everything that can be checked without it
     from covis.training.run import train as run
 
@@ -106,7 +109,7 @@ def train(
         seed=seed,
         resources=Resources(checkpoint_seconds=checkpoint_seconds),
         validation=validation,
-        callbacks=[LOGGERS[name]() for name in log or ()],
+        callbacks=[*(LOGGERS[name]() for name in log or ()), *([Profile()] if profile else [])],
     )
     if os.environ.get("RANK", "0") == "0":  # the first process prints the result
         then = f"covis evaluate {output} {_benchmark_of(chosen, others)}"

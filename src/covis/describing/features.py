@@ -74,7 +74,7 @@ class Streamed:
             transform=self.transform, first=first,
         )  # fmt: skip
         for parts in batches:
-            pixels = torch.cat([part.images for part in parts])
+            pixels = torch.cat([_moved(part.images, self.device) for part in parts])
             features = frozen_features(self.model, pixels, self.device, self.precision)
             yield Fetched(tuple(part.ids for part in parts), features)
 
@@ -153,8 +153,9 @@ def frozen_features(model: PlaceModel, pixels: Tensor, device: torch.device, pre
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:
-    """On the device; to a GPU it is copied from pinned memory, beside what the GPU is doing."""
-    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+    """On the device; to a GPU it is copied from pinned memory (as loaders give it), beside what the GPU is doing."""
+    pinned = values.pin_memory() if device.type == "cuda" and values.device.type == "cpu" else values
+    return pinned.to(device, non_blocking=True)
 
 
 def _row(model: PlaceModel, features: Tensor, half: bool) -> tuple[tuple[int, ...], str]:

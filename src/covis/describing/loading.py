@@ -81,6 +81,7 @@ def joint_batches(
         num_workers=workers,
         prefetch_factor=2 if workers else None,
         collate_fn=_as_it_is,
+        pin_memory=torch.cuda.is_available(),  # by a thread of the loader, so that copies to the GPU need no waiting
     )
     for loaded, bad in loader:
         if isinstance(loaded, InputError):

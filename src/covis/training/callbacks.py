@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from covis.core.errors import InputError
+from covis.core.progress import say
+from covis.core.tables import text_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,6 +64,43 @@ class AverageWeights(Callback):
     def restore(self, state: dict[str, Any]) -> None:
         """Back from `state`."""
         self.average = dict(state)
+
+
+class Profile(Callback):
+    """Where the time of twenty steps goes, by torch's profiler: a table, and RUN/profile.json for a viewer of traces."""
+
+    def on_start(self, loop: Loop) -> None:
+        """Begins with the third step: the first ones pay for set-up."""
+        from torch import profiler
+
+        def show(found: Any) -> None:
+            found.export_chrome_trace(str(loop.run / "profile.json"))
+            spent = {e.key: e.cpu_time_total for e in found.key_averages() if e.key.startswith(_WORK)}
+            total = max(1.0, sum(spent.values()))
+            rows = [{"work": key.removeprefix(_WORK), "%": f"{100 * us / total:.1f}"} for key, us in spent.items()]
+            say(text_table(rows))
+
+        plan = profiler.schedule(wait=1, warmup=1, active=20, repeat=1)
+        self.profiler = profiler.profile(schedule=plan, on_trace_ready=show if loop.ranks.first else None)
+        self.profiler.start()
+
+    def on_step(self, loop: Loop, row: dict[str, Any]) -> None:
+        """Counts the step."""
+        self.profiler.step()
+
+    def on_end(self, loop: Loop) -> None:
+        """Shows what there is of a short run."""
+        self.profiler.stop()
+
+
+_WORK = "covis: "
+
+
+def work(name: str) -> AbstractContextManager[Any]:
+    """Names what a step does, for `Profile`."""
+    from torch.profiler import record_function
+
+    return record_function(_WORK + name)
 
 
 class _Logger(Callback):

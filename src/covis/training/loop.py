@@ -21,7 +21,7 @@ from covis.describing.features import Features, Fetched
 from covis.models import PlaceModel
 from covis.sampling import TupleMiner
 from covis.training.batch_images import BatchImages
-from covis.training.callbacks import Callback
+from covis.training.callbacks import Callback, work
 from covis.training.checkpoint import latest_checkpoint, save_checkpoint
 from covis.training.data import TrainingData
 from covis.training.descriptors import describe_images
@@ -140,7 +140,9 @@ class Loop:
             last = self.total if self.miner is None else min(self.total, self._mine(self.miner))
             stream = self._stream(self.progress.step, last)
             for number in range(self.progress.step, last):
-                yield self._do_step(number, list(itertools.islice(stream, self.recipe.accumulate)))
+                with work("images and frozen part"):
+                    batches = list(itertools.islice(stream, self.recipe.accumulate))
+                yield self._do_step(number, batches)
                 if self._exhausted():
                     return
 

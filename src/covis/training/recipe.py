@@ -35,10 +35,6 @@ class Optimiser:
     name: str = "sgd"
     """A class of `torch.optim`, in any case: sgd, adamw, adam, nadam, …"""
     learning_rate: float = 0.1
-    head_rate: float = 1.0
-    """Factor on the learning rate of the pooling's own parameters."""
-    layer_decay: float = 1.0
-    """Factor on the learning rate of a block for every block between it and the last one."""
     clip: float = 0.0
     """Largest norm of the gradient, to which larger ones are scaled down; 0 = any."""
     momentum: float = 0.0
@@ -57,16 +53,9 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         check_types(self, "optimiser")
-        above(
-            0,
-            learning_rate=self.learning_rate,
-            decay=self.decay,
-            decay_every=self.decay_every,
-            layer_decay=self.layer_decay,
-        )
+        above(0, learning_rate=self.learning_rate, decay=self.decay, decay_every=self.decay_every)
         at_least(
             0,
-            head_rate=self.head_rate,
             clip=self.clip,
             final_rate=self.final_rate,
             momentum=self.momentum,

@@ -47,21 +47,6 @@ class Trained(JsonValues):
         return {name: 100 * count / max(1, sum(counts.values())) for name, count in counts.items()}
 
     @property
-    def seconds(self) -> float:
-        """Time spent training, over all stops, validation and mining left out."""
-        return float(self["seconds"])
-
-    @property
-    def mining_seconds(self) -> float:
-        """Time spent mining tuples."""
-        return float(self["mining_seconds"])
-
-    @property
-    def memory_gib(self) -> float:
-        """Peak memory up to the first step: of the GPU, or of the process where there is none."""
-        return float(self["memory_gib"])
-
-    @property
     def recall(self) -> dict[int, float]:
         """Recall@k in percent of the best validation; empty without validation."""
         return {int(k): float(v) for k, v in self["best"].items() if k != "step"}

@@ -25,6 +25,7 @@ from covis.models import PlaceModel
 from covis.sampling.composition import count_bands
 from covis.training.batch_images import BatchImages
 from covis.training.batch_statistics import SharedStatistics
+from covis.training.callbacks import work
 from covis.training.data import TrainingData
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe
@@ -46,7 +47,7 @@ class Step:
         """Does the run's step `number` at a learning rate; returns its loss. A loss that is not finite changes nothing."""
         torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
         for group in self.optimiser.param_groups:
-            group["lr"] = rate * group["factor"]
+            group["lr"] = rate
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
         total_weight = sum(images.batch.total_weight for images, _ in batches)
@@ -54,9 +55,11 @@ class Step:
             self.backward(images, fetched, total_weight, last=k == len(batches) - 1)
             for k, (images, fetched) in enumerate(batches)
         ]
-        loss = float(torch.stack(losses).sum())  # the only time that a step waits for the GPU
+        with work("wait for the GPU"):  # the only time in a step
+            loss = float(torch.stack(losses).sum())
         if np.isfinite(loss):
-            self.update()
+            with work("update"):
+                self.update()
         return loss
 
     def backward(self, images: BatchImages, fetched: Fetched, total_weight: float, *, last: bool) -> Tensor:
@@ -66,11 +69,13 @@ class Step:
         self.composition += count_bands(images.batch.psi)
         alone = isinstance(self.trained, DistributedDataParallel) and not last
         with self.trained.no_sync() if alone else contextlib.nullcontext():  # type: ignore[operator]
-            with low_precision(self.ranks.device, self.recipe.precision), self.statistics:
+            with work("forward"), low_precision(self.ranks.device, self.recipe.precision), self.statistics:
                 descriptors = self.describe(self.trained, fetched.features)
-            descriptors = self.ranks.gather(descriptors, len(images))
-            loss = images.loss(self.recipe.loss, descriptors) / total_weight
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            with work("exchange of descriptors"):
+                descriptors = self.ranks.gather(descriptors, len(images))
+            with work("loss and backward"):
+                loss = images.loss(self.recipe.loss, descriptors) / total_weight
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> None:
@@ -118,16 +123,10 @@ def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Modul
 
 
 def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that learn, in groups of one `factor` on the learning rate.
-
-    Those of the pooling have their own; a block's is smaller, the further it is from the last, by `layer_decay`.
-    """
+    """The optimiser of all parameters that learn."""
     o = recipe.optimiser
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in model.trained_parameters():
-        factor = o.head_rate if name.startswith("pool.") else o.layer_decay ** model.backbone.plan.depth(name)
-        groups.setdefault(factor, []).append(parameter)
-    if not groups:
+    parameters = [parameter for _, parameter in model.trained_parameters()]
+    if not parameters:
         raise InputError("nothing in this model learns; choose trainable=last1, last2 or all, or a pooling that learns")
     kind = _optimiser_class(o.name)
     known = inspect.signature(kind).parameters
@@ -136,7 +135,6 @@ def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
     if unknown:
         raise InputError(f"optimiser {o.name} has no {unknown[0]}; set optimiser.{unknown[0]}=0")
     settings = {key: value for key, value in given.items() if key in known}
-    parameters = [{"params": params, "factor": factor} for factor, params in groups.items()]
     made: torch.optim.Optimizer = kind(parameters, lr=o.learning_rate, **settings)
     return made
 
