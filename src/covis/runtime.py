@@ -106,8 +106,11 @@ def open_session(
     verified: bool = False,
     repack: bool = False,
     device: str = "cpu",
+    weights: Path | None = None,
 ) -> Any:
     """ONNX Runtime's session of a file; `threads`: all cores unless given; `device`: `cpu` or one of `DEVICES`.
+
+    weights: the folder of the weights that it shares (`covis.models.onnx.share_weights`).
 
     verified: the file, and the weights beside it, were compared with a manifest already. Weights are then mapped into
     memory and used in place, without repacking, unless `repack`: for ViT-S repacking takes half as long as describing a
@@ -124,8 +127,10 @@ def open_session(
     if device != "cpu":
         kind, _, number = device.partition(":")
         providers.insert(0, (DEVICES[kind], {"device_id": number} if number else {}))
+    if weights is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights))
     try:
-        source = str(path) if verified else checked_content(path)
+        source: Any = checked_content(path) if weights is not None or not verified else str(path)
         return onnxruntime.InferenceSession(source, options, providers=providers)
     except Damaged:
         raise
@@ -163,7 +168,13 @@ class OnnxSession:
 
     @classmethod
     def open(
-        cls, path: Path | str, threads: int | None = None, *, verified: bool = False, repack: bool = False
+        cls,
+        path: Path | str,
+        threads: int | None = None,
+        *,
+        verified: bool = False,
+        repack: bool = False,
+        weights: Path | None = None,
     ) -> OnnxSession:
         """Opens a file that `covis.models.export_onnx` wrote; `threads` and the rest as in `open_session`.
 
@@ -171,13 +182,13 @@ class OnnxSession:
         """
         if not Path(path).is_file():
             raise InputError(f"{path} does not exist; write it with: covis export MODEL --onnx {path}")
-        on_cpu = cls._of(open_session(path, threads, verified=verified, repack=repack), path)
+        on_cpu = cls._of(open_session(path, threads, verified=verified, repack=repack, weights=weights), path)
         device = onnx_device()
         if device == "cpu":
             return on_cpu
         provider = DEVICES[device.partition(":")[0]]
         try:
-            moved = cls._of(open_session(path, threads, verified=verified, device=device), path)
+            moved = cls._of(open_session(path, threads, verified=verified, device=device, weights=weights), path)
             same = moved.session.get_providers()[0] == provider and is_known(moved, known_descriptor(on_cpu))
         except Exception as error:  # of a driver
             say(f"{provider}: {first_line(error)}")

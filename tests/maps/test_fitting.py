@@ -166,11 +166,17 @@ def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
     xy, heading = photos.poses.xy, photos.poses.heading
     rows = [f"{photos.path(i)},{x},{y},{heading[i]},walk{photos.group[i]}" for i, (x, y) in enumerate(xy)]
     table.write_text("\n".join(["image,easting,northing,heading,group", *rows]) + "\n")
-    code, out, err = run(
-        capsys, "index", table, "-o", tmp_path / "town.map", "--recipe", "town_quick", "--runtime", "torch", "--json"
-    )
+    words = ("index", table, "-o", tmp_path / "town.map", "--runtime", "torch", "--json", "--recipe")
+    code, out, err = run(capsys, *words, "town_quick")
     assert code == 0, err
     told = json.loads(out)
+    assert not (tmp_path / "town.map.model").exists()
+    code, again, err = run(capsys, *words, "town_quick")
+    assert (code, json.loads(again)) == (0, told)
+    assert "all steps take" not in err
+    code, _, err = run(capsys, *words, "town_cl")
+    assert code == 2
+    assert "another fit" in err
     assert told["photos"] == len(photos)
     assert told["fitted"]["trained"] is False
     assert told["fitted"]["note"]

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,17 @@ from PIL import Image
 
 from covis.core import artifacts, files
 from covis.core.errors import InputError
+from covis.describing.torch_runtime import TorchRuntime
 from covis.images import ImageSet
 from covis.maps.care import check_map, repair_map
 from covis.maps.map import Map
-from covis.maps.storage.layout import RUNTIME
+from covis.maps.storage.layout import MODEL, RUNTIME
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.decoding import decode
+from covis.reading.inputs import Photo
+from covis.runtime import describe_photos
+from covis.whitening import Whitening
 
 HEAVY = ("torch", "torchvision", "timm", "numba", "faiss", "pyarrow", "scipy", "matplotlib")
 COLD = f"""
@@ -197,6 +202,27 @@ def test_a_damaged_file_is_named_and_made_again(town, tmp_path, name):
     repaired = Map.open(tmp_path / "map")
     assert repaired.locate(town / "2.jpg")[0].matches[0].image == "2.jpg"
     assert type(repaired.runtime).__name__ == "OnnxSession"
+
+
+def test_large_weights_are_stored_once(town, tmp_path):
+    """The ONNX file reads those of the model, turned where a layer is stored the other way round."""
+    made = Map.open(town / "map")
+    model = PlaceModel.build(ModelConfig("tiny", "netvlad32", (32, 32)), seed=1)
+    directions = np.random.default_rng(0).normal(size=(model.dim, 500))
+    model.whiten(Whitening(np.zeros(model.dim), directions).halved())
+    made = Map.create(tmp_path / "map", replace(made.images, root=town), model)
+    assert made.network.carry_runtime()
+    assert sorted(p.name for p in (tmp_path / "map" / RUNTIME).iterdir()) == ["manifest.json", "model.onnx"]
+    opened = Map.open(tmp_path / "map", verify=True)
+    assert type(opened.runtime).__name__ == "OnnxSession"
+    vector = opened.describe(town / "2.jpg").vectors
+    assert np.abs(vector - describe_photos(TorchRuntime(model), [Photo(town / "2.jpg")], 1e-3).vectors).max() < 1e-5
+    file = tmp_path / "map" / MODEL / "whitening.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 64
+    file.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"whitening\.safetensors is damaged"):
+        Map.open(tmp_path / "map").locate(town / "2.jpg")
 
 
 def test_weights_outside_the_map_are_not_read(town, tmp_path):

@@ -100,7 +100,7 @@ def index(
         engine=engine, scene=scene, inliers=inliers, elsewhere=elsewhere, runtime=runtime,
     )  # fmt: skip
     made, left_out, fitted = build_map(Map, photos, output, options)
-    report_map(made, json, {"left_out": left_out}, None if fitted is None else fitted.to_dict())
+    report_map(made, json, {"left_out": left_out}, fitted)
 
 
 def _given_model(model: Path, recipe: str, weights: str, fine_tune: bool) -> Path:

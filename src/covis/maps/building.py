@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from covis.core import artifacts, files
 from covis.core.errors import InputError
 from covis.core.progress import duration, say
 from covis.core.tables import counted
@@ -15,6 +18,7 @@ from covis.images import ImageSet
 from covis.maps.elsewhere import describe_bank
 from covis.maps.inliers import learn_inliers
 from covis.maps.settings import EVIDENCE
+from covis.maps.storage.layout import FITTED, INLIERS, MODEL, SCENE
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
 from covis.reading.sources import open_images
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from covis.maps.fitting import Fitted
     from covis.maps.map import Map
     from covis.models import Embedder
+    from covis.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ class BuiltMap(NamedTuple):
 
     map: Map
     left_out: int
-    fitted: Fitted | None
+    fitted: dict[str, Any] | None
 
 
 class _Described(NamedTuple):
@@ -89,7 +94,13 @@ def build_map(kind: type[Map], photos: Path | ImageSet, output: Path, options: B
     )  # fmt: skip
     count = len(images) + len(rejects)
     say(f"{counted(len(images), 'photo')} of {counted(len(images.group_names), 'walk')}")
-    described = _describe(images, network, output, options, rejects)
+    fit = None if options.model is not None else _choose_fit(images, output, options)
+    if fit is not None and (finished := _finished(output, fit, options)) is not None:
+        say(f"{output}: the map already exists")
+        shutil.rmtree(fit.folder, ignore_errors=True)
+        made = kind.open(output)
+        return BuiltMap(made, count - len(made), finished)
+    described = _describe(images, network, fit, output, options, rejects)
     steps = 4 if given is None else 2 if given.kind == "model" else 1
     step = min(steps, 3 if given is None else 1)
     say(f"step {step} of {steps}: describe and index {counted(len(described.images), 'photo')}, calibrate the map")
@@ -115,20 +126,61 @@ def build_map(kind: type[Map], photos: Path | ImageSet, output: Path, options: B
     scene = options.scene or (photos if isinstance(photos, Path) and _has_depth(described.images) else None)
     if scene is not None:
         made.keep_scene(scene)
-    return BuiltMap(made, count - len(made), described.fitted)
+    if fit is None or described.fitted is None:
+        return BuiltMap(made, count - len(made), None)
+    told = described.fitted.to_dict() | {"model": str(output / MODEL)}
+    artifacts.write_json(output / FITTED, {"config": fit.config, "fitted": told})
+    shutil.rmtree(fit.folder, ignore_errors=True)  # the map has all that is needed of it
+    return BuiltMap(made, count - len(made), told)
+
+
+class _Fit(NamedTuple):
+    """What is fitted to the photos of a map, and the folder where that goes on until the map is finished."""
+
+    recipe: Recipe
+    config: dict[str, Any]
+    folder: Path
+
+
+def _choose_fit(images: ImageSet, output: Path, options: BuildOptions) -> _Fit:
+    from covis.maps.fitting import choose_recipe, fit_config  # needs torch; a given model does not
+
+    say("step 1 of 4: choose a recipe and its weights")
+    chosen = choose_recipe(options.recipe, options.weights)
+    config = fit_config(images, chosen, options.fine_tune, options.elsewhere)
+    return _Fit(chosen, json.loads(json.dumps(config)), output.with_name(f"{output.name}.model"))
+
+
+def _finished(output: Path, fit: _Fit, options: BuildOptions) -> dict[str, Any] | None:
+    """What was fitted, where this map is there with everything that is asked for; a map of another fit is an error."""
+    if not (output / FITTED).is_file() or (options.inliers and not (output / INLIERS).is_file()):
+        return None
+    if options.scene is not None and not (output / SCENE).is_file():
+        return None
+    record = files.read_record(output / FITTED, {"config": dict, "fitted": dict}, f"remove {output / FITTED}")
+    if record["config"] != fit.config:
+        changes = artifacts.difference(record["config"], fit.config)
+        raise InputError(f"{output} is a map of other photos or of another fit ({changes}); choose another output")
+    return dict(record["fitted"])
 
 
 def _describe(
-    images: ImageSet, network: Embedder | None, output: Path, options: BuildOptions, rejects: list[Rejected]
+    images: ImageSet,
+    network: Embedder | None,
+    fit: _Fit | None,
+    output: Path,
+    options: BuildOptions,
+    rejects: list[Rejected],
 ) -> _Described:
     """Fits a model to the photos, or takes the given model or descriptors; adds to `rejects` what cannot be described."""
-    if options.model is None:
-        fitted = _fit(images, output, options)
+    if fit is not None:
+        fitted = _fit(images, fit, options)
         network = open_model(fitted.model)
         images, store, lost = fitted.described(images)
         rejects += lost
         return _Described(images, network, store, fitted)
     if network is None:
+        assert options.model is not None
         images, store, lost = known_descriptors(options.model, images)
         rejects += lost
         return _Described(images, None, store, None)
@@ -136,22 +188,14 @@ def _describe(
     return _Described(images, network, given, None)
 
 
-def _fit(images: ImageSet, output: Path, options: BuildOptions) -> Fitted:
+def _fit(images: ImageSet, fit: _Fit, options: BuildOptions) -> Fitted:
     """A model fitted to the photos, in a folder beside the map."""
-    from covis.maps.fitting import choose_recipe, estimate_s, fit_model  # needs torch; a given model does not
+    from covis.maps.fitting import estimate_s, fit_model
 
-    say("step 1 of 4: choose a recipe and its weights")
-    chosen = choose_recipe(options.recipe, options.weights)
     more = ", and more to fine-tune" if options.fine_tune else ""
-    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
-    say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
-    return fit_model(
-        images,
-        chosen,
-        output.with_name(f"{output.name}.model"),
-        fine_tune=options.fine_tune,
-        elsewhere=options.elsewhere,
-    )
+    say(f"all steps take about {duration(estimate_s(fit.recipe, len(images)))}{more}")
+    say(f"step 2 of 4: fit {fit.recipe.model.backbone} to {counted(len(images), 'photo')} and describe them")
+    return fit_model(images, fit.recipe, fit.folder, fine_tune=options.fine_tune, elsewhere=options.elsewhere)
 
 
 def _has_depth(images: ImageSet) -> bool:

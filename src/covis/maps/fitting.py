@@ -58,7 +58,8 @@ OVERHEAD_S = 30.0
 """Time that a map takes however few photos it has, most of it for the ONNX file."""
 _PROBE = 4
 _QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
-_KIND, _RESULT, _QUESTIONS, _BANK = "fit", "fitted.json", "held_out.npz", "elsewhere.npz"
+FIT_KIND = "fit"
+_RESULT, _QUESTIONS, _BANK = "fitted.json", "held_out.npz", "elsewhere.npz"
 _CLUSTERS, _MODEL, _STORE, _RAW, _LATER = "clusters", "model", "descriptors", "raw", "later"
 
 
@@ -149,6 +150,14 @@ def estimate_s(recipe: Recipe, count: int) -> float:
     return OVERHEAD_S + 1.2 * count * (time.perf_counter() - start) / _PROBE
 
 
+def fit_config(
+    images: ImageSet, recipe: Recipe, fine_tune: bool, elsewhere: Path | None, seed: int = 0
+) -> dict[str, Any]:
+    """What decides a fit."""
+    config = {"recipe": describe_recipe(recipe), "images": images.fingerprint(), "seed": seed, "fine_tune": fine_tune}
+    return config | ({} if elsewhere is None else {"elsewhere": str(elsewhere.resolve())})
+
+
 def fit_model(
     images: ImageSet,
     recipe: Recipe,
@@ -168,9 +177,7 @@ def fit_model(
     elsewhere: a folder of photos of other places, beside those that covis draws itself.
     """
     run = Path(run)
-    config = {"recipe": describe_recipe(recipe), "images": images.fingerprint(), "seed": seed, "fine_tune": fine_tune}
-    config |= {} if elsewhere is None else {"elsewhere": str(elsewhere.resolve())}
-    with artifacts.claim(run, _KIND, config):
+    with artifacts.claim(run, FIT_KIND, fit_config(images, recipe, fine_tune, elsewhere, seed)):
         if (run / _RESULT).is_file():
             return _read_result(run)
         overlapping = _overlapping(images, recipe)
@@ -228,7 +235,7 @@ def _whiten(
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         dim = min(dim, len(fitted.variances))
         choice = choose_whitening(images, fitted, dim, recipe.labels, bank=bank)
-    model.whiten(choice.whitening)
+    model.whiten(choice.whitening.halved())
     held = choice.held_out(asked)
     if choice.tried is None or choice.asked is None or held is None:
         walks = len(np.unique(images.group))

@@ -86,9 +86,13 @@ class MapNetwork:
             return session
         if (self.path / RUNTIME).is_dir() and importlib.util.find_spec("onnxruntime") is not None:
             try:
-                if read_runtime(self.path)["model"] == self.fingerprint:
+                facts = read_runtime(self.path)
+                if facts["model"] == self.fingerprint:
                     file = self.path / RUNTIME / ONNX_FILE
-                    return OnnxSession.open(file, threads, verified=True, repack=repack)
+                    weights = self.path / MODEL if facts.get("shared") else None
+                    if weights is not None:
+                        read_model_manifest(self.path, verify=False)
+                    return OnnxSession.open(file, threads, verified=True, repack=repack, weights=weights)
             except InputError as error:
                 cause = str(error).partition(";")[0]
                 raise Damaged(f"{cause}; make it again with: covis map repair {self.path}") from None
@@ -113,13 +117,17 @@ class MapNetwork:
             return True
         if not self.kind or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
             return False
-        from covis.models import export_onnx
+        from covis.models.onnx import export_onnx, share_weights
 
         facts = {"model": self.fingerprint}
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
             file = draft.path / ONNX_FILE
             draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE)
-            draft.facts["known"] = known_descriptor(OnnxSession.open(file, verified=True))
+            draft.facts["shared"] = share_weights(file, self.path / MODEL)
+            weights = self.path / MODEL if draft.facts["shared"] else None
+            if weights is not None:
+                (draft.path / _BESIDE_FILE).unlink()
+            draft.facts["known"] = known_descriptor(OnnxSession.open(file, verified=True, weights=weights))
         return True
 
     def describe(self, photos: Any) -> Described:

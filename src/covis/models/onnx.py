@@ -7,6 +7,7 @@ inside, so that whoever runs it cannot get that wrong. What else a reader needs 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import io
 import json
@@ -17,7 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from covis.core.artifacts import open_manifest
@@ -35,6 +38,8 @@ PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
 _BESIDE_BYTES = 1 << 10
 """Smaller weights stay in the ONNX file itself."""
+_WORTH_SHARING = 1 << 20
+"""Fewer bytes are not worth a second file to look after."""
 _WORTH_EXPORTING = 1000
 """Images from which on an export pays: it takes 15 to 30 CPU seconds."""
 
@@ -75,6 +80,67 @@ def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float
     finally:
         model.train(training)
     return difference
+
+
+def share_weights(path: Path, folder: Path) -> bool:
+    """Makes an exported file use the weights in the .safetensors files of `folder`, where those are most of its own.
+
+    The few others move into the file, so that the weights beside it are not needed. It is opened with `weights=folder`.
+    """
+    import onnx_ir as ir  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    stored = {digest: place for file in sorted(folder.glob("*.safetensors")) for digest, place in _tensors(file)}
+    program: Any = ir.load(path)
+    values = {name: v for name, v in program.graph.initializers.items() if v.const_value is not None}
+    found = {name: same for name, v in values.items() if (same := _same(v.const_value.numpy(), stored))}
+    shared = sum(values[name].const_value.nbytes for name in found)
+    if shared < _WORTH_SHARING or 2 * shared < sum(v.const_value.nbytes for v in values.values()):
+        return False
+    for name, value in values.items():
+        tensor = value.const_value
+        if name not in found:
+            value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
+            continue
+        (file, offset, length), turned = found[name]
+        value.shape = ir.Shape(reversed(tensor.shape) if turned else tensor.shape)
+        value.const_value = ir.ExternalTensor(
+            file, offset, length, tensor.dtype, shape=value.shape, name=name, base_dir=folder
+        )
+        if turned:  # ONNX Runtime does it once, when it opens the file
+            users = list(value.uses())
+            program.graph.insert_before(program.graph[0], back := ir.node("Transpose", [value], {"perm": [1, 0]}))
+            for user, index in users:
+                user.replace_input_with(index, back.outputs[0])
+    facts = json.loads(program.metadata_props[METADATA])
+    program.metadata_props[METADATA] = json.dumps({**facts, "sha256": "0" * 64})
+    ir.save(program, path)
+    path.write_bytes(signed(path.read_bytes()))
+    return True
+
+
+_Place = tuple[str, int, int]
+"""A file's name, where a tensor begins in it, and its length in bytes."""
+
+
+def _same(array: NDArray[Any], stored: dict[bytes, _Place]) -> tuple[_Place, bool] | None:
+    """Where a large array is stored, and whether as its transpose: an exported layer is that of torch's."""
+    if array.nbytes <= _BESIDE_BYTES:
+        return None
+    for turned in (False, True) if array.ndim == 2 else (False,):
+        place = stored.get(hashlib.sha256(np.ascontiguousarray(array.T if turned else array).data).digest())
+        if place is not None:
+            return place, turned
+    return None
+
+
+def _tensors(file: Path) -> Iterator[tuple[bytes, _Place]]:
+    """Of each tensor in a .safetensors file: its digest, and where it is stored."""
+    content = memoryview(file.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    for name, entry in json.loads(bytes(content[8:start])).items():
+        if name != "__metadata__":
+            first, last = (start + offset for offset in entry["data_offsets"])
+            yield hashlib.sha256(content[first:last]).digest(), (file.name, first, last - first)
 
 
 def copy_onnx(model: OnnxPlaceModel, path: Path | str) -> None:

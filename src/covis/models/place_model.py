@@ -250,7 +250,7 @@ class PlaceModel(nn.Module):
         if self.whitening is None:
             return vectors
         # A batch of one: ONNX Runtime would copy a plain matrix of 100 MB and more each time it opens an exported file.
-        return _unit(torch.bmm((vectors - self._centre)[None], self._projection)[0])
+        return _unit(torch.bmm((vectors - self._centre)[None], self._projection.float())[0])
 
     def local_features(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → the map (B, C, h, w) that the pooling sees."""
@@ -288,7 +288,9 @@ class PlaceModel(nn.Module):
         device = self._mean.device
         centre, projection = (None, None) if whitening is None else (whitening.mean, whitening.projection[None])
         for name, value in (("_centre", centre), ("_projection", projection)):
-            setattr(self, name, None if value is None else torch.as_tensor(value, dtype=torch.float32, device=device))
+            half = value is not None and value.dtype == np.float16  # stays so, and is exported so
+            dtype = torch.float16 if half else torch.float32
+            setattr(self, name, None if value is None else torch.as_tensor(value, dtype=dtype, device=device))
         return self
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:

@@ -7,6 +7,7 @@
     MAP/segments/<key>/     descriptor stores, never changed once they are whole
     MAP/versions/<number>/  one state of the map: its photos, their rows in the segments, its calibration and index
     MAP/CURRENT             the number of the state that counts
+    MAP/fitted.json         how a model was fitted to its photos, if it was, once all is finished
     MAP/scene.json          where the points of the photos lie, if there are any (for full poses)
 
 Where an engine holds the photos, there are no versions: CURRENT says that the map is whole, MAP/calibration.json what
@@ -35,6 +36,7 @@ RUNTIME = "runtime"
 ELSEWHERE = "elsewhere"
 CALIBRATION = "calibration.json"
 SCENE = "scene.json"
+FITTED = "fitted.json"
 INLIERS = "inliers.json"
 SEGMENTS, VERSIONS = "segments", "versions"
 GONE = ".covis-gone"
