@@ -229,7 +229,10 @@ def test_health_and_headers(town):
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers or "uvicorn" in headers["server"]
-    assert httpx.get(f"{town}/docs").status_code == 404
+    page = httpx.get(f"{town}/docs").text
+    assert "POST /v1/locate" in page
+    assert "share of photos that may be from elsewhere" in page
+    assert "//cdn" not in page
     assert "/v1/locate" in httpx.get(f"{town}/openapi.json").json()["paths"]
 
 

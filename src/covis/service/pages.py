@@ -1,21 +1,23 @@
-"""The pages at `/` and `/review`, and the files that they load from this server."""
+"""The pages at `/`, `/review` and `/docs`, and the files that they load from this server."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from covis.geotagging.review import SCRIPTS as REVIEW_SCRIPTS
 from covis.geotagging.review import STYLES as REVIEW_STYLES
 from covis.geotagging.review import TITLE
+from covis.service.schemas import PROBLEMS
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
 from covis.web.tiles import Tiles
 
 _FILES = {
     "leaflet/LICENSE": "text/plain",
-    **dict.fromkeys((*MAP_STYLES, "service.css", *REVIEW_STYLES), "text/css"),
+    **dict.fromkeys((*MAP_STYLES, "service.css", "report.css", *REVIEW_STYLES), "text/css"),
     **dict.fromkeys((*MAP_SCRIPTS, "server.js", "service.js", *REVIEW_SCRIPTS), "text/javascript"),
 }
 """Files of `covis.web` → their type."""
@@ -38,10 +40,29 @@ def add_pages(app: FastAPI, tiles: Tiles | None) -> None:
         scripts=(*MAP_SCRIPTS, "server.js", "geotag.js"),
         tiles=tiles,
     )
-    files = {"/": (service, "text/html"), "/review": (review, "text/html")}
+    api = app.openapi()
+    interface = rendered(
+        "interface.html",
+        title="covis: the HTTP interface",
+        styles=("base.css", "report.css"),
+        scripts=(),
+        api=api,
+        curl=_curl,
+        problems=PROBLEMS,
+    )
+    files = {"/docs": (interface, "text/html")}
+    files |= {"/": (service, "text/html"), "/review": (review, "text/html")}
     files |= {f"/assets/{name}": (asset_text(name), kind) for name, kind in _FILES.items()}
     for path, (text, kind) in files.items():
         app.get(path, include_in_schema=False)(_file(text.encode(), f"{kind}; charset=utf-8"))
+
+
+def _curl(method: str, path: str, about: dict[str, Any]) -> str:
+    """A request to try, with the address of this machine."""
+    sent = about.get("requestBody", {}).get("content", {})
+    verb = "" if method == "get" or (method == "post" and sent) else f" -X {method.upper()}"
+    form = " -F photo=@photo.jpg" if "multipart/form-data" in sent else ""
+    return f"curl{verb}{form} http://127.0.0.1:8765{path}"
 
 
 def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
