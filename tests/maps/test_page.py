@@ -1,6 +1,10 @@
 """The page of answers in a real browser: drag, zoom, click a match, keyboard, phone and dark, without a complaint."""
 
+import io
+import math
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -218,6 +222,39 @@ def test_tiles_of_openstreetmap_are_credited_to_it():
     ):
         with pytest.raises(InputError, match="--tiles is osm"):
             parse_tiles(wrong)
+
+
+def street_file(path: Path) -> Path:
+    """An MBTiles file with the tiles of zoom 14 to 16 around the photos."""
+    picture = io.BytesIO()
+    Image.new("RGB", (256, 256), (220, 230, 210)).save(picture, "PNG")
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE metadata (name TEXT, value TEXT)")
+        database.execute("CREATE TABLE tiles (zoom_level INT, tile_column INT, tile_row INT, tile_data BLOB)")
+        database.execute("INSERT INTO metadata VALUES ('attribution', '<a href=x>&copy; OpenStreetMap</a>')")
+        for z in (14, 15, 16):
+            x, y = (
+                int((13.19 + 180) / 360 * 2**z),
+                int((1 - math.asinh(math.tan(math.radians(55.7))) / math.pi) / 2 * 2**z),
+            )
+            around = [(z, x + i, 2**z - 1 - y - j, picture.getvalue()) for i in range(-3, 4) for j in range(-3, 4)]
+            database.executemany("INSERT INTO tiles VALUES (?, ?, ?, ?)", around)
+    return path
+
+
+def test_streets_of_a_file_lie_in_the_page(browser, tmp_path):
+    file = street_file(tmp_path / "town.mbtiles")
+    write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles=str(file))
+    page = browser.new_page()
+    page.goto((tmp_path / "m.html").as_uri())
+    page.locator(".leaflet-tile-loaded[src^='data:image/png']").first.wait_for()
+    assert page.locator(".leaflet-control-attribution").inner_text() == "© OpenStreetMap"
+    assert page.evaluate("covisMap.data.tiles.finest") == 16
+    page.close()
+    (tmp_path / "no.mbtiles").write_bytes(b"no tiles")
+    for wrong in ("no.mbtiles", "absent.mbtiles"):
+        with pytest.raises(InputError, match=rf"{wrong}"):
+            parse_tiles(str(tmp_path / wrong))
 
 
 def test_a_strangers_map_shows_no_pictures_of_other_folders(tmp_path, monkeypatch, capsys):

@@ -5,8 +5,10 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import httpx
 import pytest
@@ -234,6 +236,18 @@ def test_health_and_headers(town):
     assert "share of photos that may be from elsewhere" in page
     assert "//cdn" not in page
     assert "/v1/locate" in httpx.get(f"{town}/openapi.json").json()["paths"]
+
+
+def test_streets_of_a_file_are_served(made, tmp_path):
+    with closing(sqlite3.connect(tmp_path / "t.mbtiles")) as database, database:
+        database.execute("CREATE TABLE metadata (name TEXT, value TEXT)")
+        database.execute("CREATE TABLE tiles (zoom_level INT, tile_column INT, tile_row INT, tile_data BLOB)")
+        database.execute("INSERT INTO tiles VALUES (3, 4, 5, ?)", (jpeg(1),))
+    with running(create_app([made / "town.map"], tiles=str(tmp_path / "t.mbtiles"))) as address:
+        assert 'data-address="tiles/{z}/{x}/{y}"' in httpx.get(address).text
+        tile = httpx.get(f"{address}/tiles/3/4/2")  # rows are counted from the north
+        assert (tile.status_code, tile.headers["content-type"]) == (200, "image/jpeg")
+        assert [httpx.get(f"{address}/tiles/{at}").status_code for at in ("3/4/3", "40/1/1")] == [204, 204]
 
 
 def test_the_page_may_load_the_tiles_that_were_asked_for_and_no_others(made, town):

@@ -152,7 +152,9 @@ PicturesOption = Annotated[
     list[Path] | None,
     Option(callback=existing, metavar="FOLDER", help="Also show photos from here (the map's own are shown anyway)."),
 ]
-TilesOption = Annotated[str, Option(help="Streets below the map: osm, or a tile server's address with {z}, {x}, {y}.")]
+TilesOption = Annotated[
+    str, Option(help="Streets below the map: osm, a tile server's address with {z}, {x}, {y}, or a FILE.mbtiles.")
+]
 PhotoDescriptors = Annotated[
     Path | None,
     Option(callback=existing, help="Descriptors of the photos: a store (covis embed), or FILE.npy with FILE.txt."),

@@ -6,7 +6,6 @@ It is one file with everything in it, or a page of the service, which reads what
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +81,7 @@ def write_review(path: Path, data: dict[str, Any], root: Path, tiles: str = "") 
             used += len(thumbnails[name])
     if len(thumbnails) < len(names):
         warn(f"{path} shows {len(thumbnails)} of {len(names)} pictures; covis serve {root} shows all of them")
-    data = data | {"thumbnails": thumbnails, "tiles": below and asdict(below)}
+    data = data | {"thumbnails": thumbnails, "tiles": below and below.for_page(data["dots"])}
     page = rendered(
         "geotag.html", frame="frame.html", title=TITLE, data=data, styles=STYLES, scripts=SCRIPTS, tiles=None
     )

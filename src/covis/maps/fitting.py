@@ -239,7 +239,7 @@ def _whiten(
     held = choice.held_out(asked)
     if choice.tried is None or choice.asked is None or held is None:
         walks = len(np.unique(images.group))
-        note = f"{walks} walks are too few to learn from their poses: PCA whitening to {dim} dimensions"
+        note = f"{walks} walks are too few to learn from their poses; the model is adapted without them"
         return note, 0, recalls
     asked_elsewhere = held.elsewhere
     assert asked_elsewhere is not None
@@ -250,7 +250,7 @@ def _whiten(
         bank=asked_elsewhere.bank, between=asked_elsewhere.between,
     )  # fmt: skip
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
-    return _recall_note(choice.tried, choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
+    return _recall_note(choice.tried, choice.asked), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
 
 
 def _named(rule: WhiteningRule) -> str:
@@ -259,12 +259,11 @@ def _named(rule: WhiteningRule) -> str:
     return f"learned, a = {rule.total_share:g}, p = {rule.exponent:g}"
 
 
-def _recall_note(tried: HeldOutSearch, asked: HeldOutSearch, dim: int) -> str:
+def _recall_note(tried: HeldOutSearch, asked: HeldOutSearch) -> str:
     plain, best = tried.recall(tried.rules.index(PCA))["1"], tried.recall(tried.best)["1"]
     return (
-        f"photos of walks that the fit did not see are found at rank 1: {asked.recall(0)['1']:.1f} % with the whitening "
-        f"taken ({_named(asked.rules[0])}, {dim} dims); of the {int(tried.answerable.sum())} that chose it {best:.1f} %, "
-        f"with PCA whitening {plain:.1f} %"
+        f"adapted the model to your photos: {asked.recall(0)['1']:.1f} % of the photos of walks that it did not see are "
+        f"found first (of the {int(tried.answerable.sum())} that it was chosen on {best:.1f} %, {plain:.1f} % without)"
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +92,9 @@ def _write_page(
     below = parse_tiles(tiles) if images.poses.frame else None
     images = _some(images, _PLACES)
     present, group = np.unique(images.group, return_inverse=True)
+    dots = _dots(images, group)
     data = {
-        "earth": bool(images.poses.frame), "tiles": below and asdict(below), "photos": _dots(images, group), "entries": entries,
+        "earth": bool(images.poses.frame), "tiles": below and below.for_page([(lat, lon) for lat, lon, *_ in dots]), "photos": dots, "entries": entries,
         "groups": [text_of(os.fsencode(images.group_names[g])) for g in present], "thumbnails": thumbnails,
     }  # fmt: skip
     page = rendered(

@@ -74,7 +74,7 @@ def create_app(
 
 def _headers(tiles: Tiles | None) -> dict[str, str]:
     """On every response. A page with tiles of another server may load them, and say where it is from."""
-    images = f"{tiles.origin} 'self'" if tiles else "'self'"
+    images = f"{tiles.origin} 'self'" if tiles and tiles.origin else "'self'"
     return {
         "content-security-policy": (
             f"default-src 'none'; script-src 'self'; style-src 'self'; img-src {images} blob: data:; "

@@ -55,6 +55,18 @@ def add_pages(app: FastAPI, tiles: Tiles | None) -> None:
     files |= {f"/assets/{name}": (asset_text(name), kind) for name, kind in _FILES.items()}
     for path, (text, kind) in files.items():
         app.get(path, include_in_schema=False)(_file(text.encode(), f"{kind}; charset=utf-8"))
+    if tiles is not None and tiles.file is not None:
+        app.get("/tiles/{z}/{x}/{y}", include_in_schema=False)(_tile_of(tiles))
+
+
+def _tile_of(tiles: Tiles) -> Callable[[int, int, int], Response]:
+    def tile(z: int, x: int, y: int) -> Response:
+        found = tiles.tile(z, x, y) if 0 <= z <= tiles.finest and min(x, y) >= 0 and max(x, y) < 2**z else None
+        if found is None:  # a browser would note a 404 as an error
+            return Response(status_code=204)
+        return Response(found[0], media_type=found[1], headers={"Cache-Control": "max-age=86400"})
+
+    return tile
 
 
 def _curl(method: str, path: str, about: dict[str, Any]) -> str:

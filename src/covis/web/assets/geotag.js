@@ -173,14 +173,14 @@
 
   async function serverSource() {
     const path = (name) => `v1/maps/${encodeURIComponent(name)}/review`;
-    const { address, credit, link } = byId("map").dataset, pictures = new Map();
+    const streets = { ...byId("map").dataset }, pictures = new Map();
     try {
       const map = new URLSearchParams(location.search).get("map") || (await (await CovisServer.call("v1/maps")).json()).maps[0].name;
       const data = await (await CovisServer.call(path(map))).json();
       const load = (name) => CovisServer.call(`${path(map)}/pictures/${name.split("/").map(encodeURIComponent).join("/")}?missing=ok`).then(async (r) => (r.status === 204 ? "" : URL.createObjectURL(await r.blob()))).catch(() => "");
       const picture = (name) => pictures.get(name) || pictures.set(name, load(name)).get(name);
       const put = (record) => CovisServer.call(`${path(map)}/decisions`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify(record) });
-      return { data, tiles: address ? { address, credit, link } : null, picture, save: async (record) => `${(await (await put(record)).json()).saved} decisions saved` };
+      return { data, tiles: streets.address ? streets : null, picture, save: async (record) => `${(await (await put(record)).json()).saved} decisions saved` };
     } catch (error) {
       byId("lead").textContent = error.message;
       throw error;

@@ -17,13 +17,18 @@ const PlaceMap = (() => {
 
   const Grid = L.GridLayer.extend({ createTile: () => element("div", { class: "grid-tile" }) });
 
-  // Public tile servers answer only pages that say where they are from.
-  const streets = ({ address, credit, link }) => L.tileLayer(address, {
-    maxZoom: 22,
-    maxNativeZoom: 19,
-    referrerPolicy: "strict-origin-when-cross-origin",
-    attribution: element("a", { href: link, target: "_blank", rel: "noopener" }, credit).outerHTML,
-  });
+  // Tiles of a server, or those that the page holds. Public servers answer only pages that say where they are from.
+  function streets({ address, credit, link, finest = 19, coarsest = 0, embedded = null }) {
+    const layer = L.tileLayer(address, {
+      maxZoom: 22,
+      minNativeZoom: Number(coarsest),
+      maxNativeZoom: Number(finest),
+      referrerPolicy: "strict-origin-when-cross-origin",
+      attribution: (link ? element("a", { href: link, target: "_blank", rel: "noopener" }, credit) : element("span", {}, credit)).outerHTML,
+    });
+    if (embedded) layer.getTileUrl = ({ x, y, z }) => embedded[`${z}/${x}/${y}`] || L.Util.emptyImageUrl;
+    return layer;
+  }
 
   function create(id, { earth, tiles = null, ...options }) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
