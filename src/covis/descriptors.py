@@ -228,10 +228,6 @@ class DescriptorStore:
         ]
         return np.concatenate(parts) if parts else np.zeros(0, "S1")
 
-    def name(self, row: int) -> str:
-        """The name of a row as text."""
-        return os.fsdecode(self.names[row])
-
     def rows(self, names: Iterable[str | bytes]) -> NDArray[np.int64]:
         """The row of each name; −1 where it is not in the store, the last one where a name is there twice."""
         wanted = encode_names(names)

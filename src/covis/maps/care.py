@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import os
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from covis.maps.storage.layout import (
     read_model_manifest,
     read_runtime,
 )
+from covis.reading.columns import write_columns
 
 DROPPED = "dropped.csv"
 
@@ -226,15 +227,8 @@ def _rows_of(segment: Path) -> int | None:
 
 def _write_dropped(path: Path, state: State, kept: Bools) -> None:
     lost = state.images.subset(~kept)
-    if not len(lost):
-        return
-    with (
-        files.replacing(path) as partial,
-        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle,
-    ):
-        writer = csv.writer(handle)
-        writer.writerow(["image", "file", "easting", "northing", "heading"])
-        for i in range(len(lost)):
-            x, y = lost.poses.xy[i]
-            place = lost.columns["file"][i].decode("utf-8", "surrogateescape")
-            writer.writerow([lost.name(i), place, repr(float(x)), repr(float(y)), repr(float(lost.poses.heading[i]))])
+    if len(lost):
+        columns: dict[str, Any] = {"image": list(map(os.fsdecode, lost.names.tolist()))}
+        columns["file"] = list(map(os.fsdecode, lost.columns["file"].tolist()))
+        columns["easting"], columns["northing"] = lost.poses.xy.T
+        write_columns(columns | {"heading": lost.poses.heading}, path)

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from covis.core import files
-from covis.core.errors import InputError
-from covis.core.foreign import check_regular, read_bounded
+from covis.core.foreign import read_bounded
 from covis.reading.isolation import LONGEST_S, Ended, run_isolated
 
 P = ParamSpec("P")
@@ -152,16 +151,6 @@ def _stored_values(data: bytes, name: str) -> NDArray[Any]:
         if image.width * image.height > MAX_PIXELS:
             raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
         return np.asarray(image)
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """Width and height from a file's header."""
-    try:
-        check_regular(path)
-        with open_image(path) as image:
-            return image.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{path} is not an image ({error})") from None
 
 
 @cache

@@ -8,7 +8,6 @@ Each traversal is written whole or not at all, so a killed run resumes with the 
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ from covis.images import ImageSet, Split
 from covis.labels.assembly import Advance
 from covis.labels.rules import RULES, LabelRule, require_positions
 from covis.poses import Poses
+from covis.reading.columns import write_columns
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import TownScene
@@ -153,11 +153,9 @@ def _write_image(view: View, i: int, file: Path) -> None:
 
 def _write_table(file: Path, shots: ImageSet) -> None:
     """The poses as a table that any covis verb reads."""
-    with file.open("w", newline="", encoding="utf-8") as handle:
-        table = csv.writer(handle)
-        table.writerow(["image", "easting", "northing", "heading", "group"])
-        for i, ((x, y), heading) in enumerate(zip(shots.poses.xy, shots.poses.heading, strict=True)):
-            table.writerow([_file(i), repr(float(x)), repr(float(y)), repr(float(heading)), shots.group_names[0]])
+    columns: dict[str, Any] = {"image": [_file(i) for i in range(len(shots))]}
+    columns["easting"], columns["northing"] = shots.poses.xy.T
+    write_columns(columns | {"heading": shots.poses.heading, "group": [shots.group_names[0]] * len(shots)}, file)
 
 
 def _file(i: int) -> str:
