@@ -61,7 +61,7 @@ def asked(
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
     white = whiten(choice.whitening, raw)
     calibration = calibrate(images, white, held=choice.held_out())
-    judge = Judge(images, partial(_search, rank, white), calibration)
+    judge = Judge(images, partial(_search, rank, white), calibration, descriptors=white)
     judged = judge(whiten(choice.whitening, photos.raw[new]), 5)
     truth, p = photos.images.poses.xy[new], judged.probability[:, 0]
     best = np.hypot(*(images.poses.xy[judged.ranking.ids[:, 0]] - truth).T)

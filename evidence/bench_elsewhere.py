@@ -156,7 +156,7 @@ def one_part(photos: Photos, asked: Sequence[Asked], bank: Bank, known: Ids, new
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels, bank=bank)
     white, drawn = whiten(choice.whitening, raw), replace(bank, descriptors=whiten(choice.whitening, bank.descriptors))
     calibration = calibrate(images, white, held=choice.held_out(), bank=drawn)
-    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), calibration, bank=drawn)
+    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), calibration, bank=drawn, descriptors=white)
     here = Asked("here", np.asarray(photos.images.group)[new], photos.raw[new])
     at, xy = photos.images.poses.xy[new], images.poses.xy
     rows = []

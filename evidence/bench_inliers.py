@@ -60,7 +60,7 @@ def asked(
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
     white, questions = whiten(choice.whitening, raw), whiten(choice.whitening, photos.raw[new])
     held, truth = choice.held_out(), photos.images.poses.xy[new]
-    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), None)
+    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), None, descriptors=white)
     results = {}
     for name in (ALONE, SAME, *names):
         if name in (ALONE, SAME):

@@ -10,7 +10,7 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 from covis.core.errors import InputError
 from covis.logistic import Logistic, expected_calibration_error
 from covis.maps.calibration import Calibration, Recalibration, calibrate, hold_out
-from covis.maps.evidence import conformal_radius, gather
+from covis.maps.evidence import Found, conformal_radius, gather
 from covis.maps.map import Map
 from covis.maps.settings import CALIBRATION
 from covis.maps.storage import folder, layout
@@ -172,14 +172,16 @@ def test_evidence_by_hand():
     """Two matches of two walks here, one of the first walk elsewhere, one missing."""
     poses = Poses(np.array([(0, 0), (10, 0), (500, 0)], float), np.full(3, np.nan))
     ranking = Ranking(np.array([[0, 1, 2, -1]]), np.array([[0.2, 0.3, 0.7, np.inf]], np.float32))
-    found = gather(Consensus(poses, sharpness=0.0), ranking, np.array([7, 8, 7]))
+    turn = np.radians([0, 60, 120])  # similarities of two: 0.5, 0.5, −0.5
+    together = Found.of(ranking, np.column_stack([np.cos(turn), np.sin(turn)]), np.arange(3))
+    found = gather(Consensus(poses, sharpness=0.0), together, np.array([7, 8, 7]))
     squared = np.array([0.04, 0.09, 0.49])
     weight = np.exp(-(squared - 0.04) / min(0.7 * np.mean(squared - 0.04), 0.25 * 0.04))
     share = weight[:2].sum() / weight.sum()
     votes = (weight[0] + weight[1] * np.exp(-((10 / 25) ** 2) / 2)) / weight.sum()
     lead = 0.7**2 - 0.2**2
     logit = [np.log(min(s, 0.98) / (1 - min(s, 0.98))) for s in (share, votes)]
-    assert found.first[0] == pytest.approx([0.2, lead, lead**0.5, *logit, np.log(2), lead], abs=1e-6)
+    assert found.first[0] == pytest.approx([0.2, lead, lead**0.5, *logit, np.log(2), lead, 0.5 / 3], abs=1e-6)
     assert found.other[0, :3, :3] == pytest.approx(np.array([[1, 0, 0], [1, 0.4, 0.05], [0, 0, 0.45]]), abs=1e-6)
     assert found.found.tolist() == [[True, True, True, False]]
     assert found.about_others(np.array([0.5]))[0, :, 5:] == pytest.approx(np.zeros((4, 2)))
@@ -202,7 +204,7 @@ def test_copies_of_a_photo_are_told_apart_in_what_is_printed(town):
     judge = map_.judge()
     twice = np.concatenate([map_.images.poses.xy[:1]] * 3 + [map_.images.poses.xy[1:]])
     images = image_set(map_.path, twice)
-    images = replace(images, columns={"file": np.array([b""] * len(images))})
+    images = replace(images, columns={"file": np.array([b""] * len(images)), "row": np.zeros(len(images), int)})
     alike = np.tile(np.arange(20), (2, 1))
     ranking = Ranking(alike, np.full(alike.shape, 0.5, np.float32))
     told = replace(judge, images=images, search=lambda *_: ranking).answers(

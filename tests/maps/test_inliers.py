@@ -80,9 +80,9 @@ def test_inliers_by_hand():
     """Two of three matches at the first's place: the most in common there, and elsewhere."""
     ranking = Ranking(np.array([[4, 7, 9, -1]]), np.array([[0.1, 0.2, 0.3, np.inf]], np.float32))
     xy = np.array([[(0.0, 0.0), (10.0, 0.0), (90.0, 0.0), (0.0, 0.0)]])
-    evidence = Evidence(ranking, xy, np.zeros((1, 4)), np.zeros((1, 7)), np.zeros((1, 4, 5)))
+    evidence = Evidence(ranking, xy, np.zeros((1, 4)), np.zeros((1, 8)), np.zeros((1, 4, 5)))
     more = evidence.with_inliers(np.array([[3, 12, 5, 99]]))
-    assert more.first[0, 7:] == pytest.approx(np.log([13, 6]))
+    assert more.first[0, 8:] == pytest.approx(np.log([13, 6]))
 
 
 def test_a_map_whose_model_has_seen_its_photos_needs_the_questions_of_its_fit(floor, monkeypatch):

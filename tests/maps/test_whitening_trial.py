@@ -59,8 +59,8 @@ def test_folds_are_whitened_as_a_fit_to_their_photos_would():
         tried = WhiteningTrial(images, fitted, 79, PHOTO_VIEWS, EIGHT).search((PCA, replace(PCA, power=0.75), USUAL))
     for i in range(len(tried.rules)):
         out, expected = asked_alone(images, descriptors, tried, i, 70)
-        assert np.allclose(tried.rankings[i].distances[out][:, :5], expected.distances, atol=2e-3)
-        assert (tried.rankings[i].ids[out][:, :5] == expected.ids).mean() > 0.98
+        assert np.allclose(tried.found[i].ranking.distances[out][:, :5], expected.distances, atol=2e-3)
+        assert (tried.found[i].ranking.ids[out][:, :5] == expected.ids).mean() > 0.98
 
 
 def test_walks_of_a_part_of_a_table_fill_every_fold():

@@ -370,8 +370,8 @@ def calibrate(
         )
         return Calibration(photos, line, None, note=note, seen=seen)
     poses, asked = images.poses, images.poses.subset(held.queries)
-    agreement = Consensus(poses, EVIDENCE.context).fit(held.ranking, asked)
-    evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
+    agreement = Consensus(poses, EVIDENCE.context).fit(held.found.ranking, asked)
+    evidence = gather(agreement, held.found, np.asarray(images.group, np.int64))
     if inliers is not None:
         evidence = evidence.with_inliers(inliers(held.queries, evidence.ranking.ids[:, : EVIDENCE.inlier_matches]))
     overlap = fit_overlap(poses, held, margin)
@@ -423,7 +423,7 @@ def _fit_presence(
     if asked is None:
         return None, np.ones(len(held.queries)), None
     group = np.asarray(images.group, np.int64)
-    absent, strangers = (gather(agreement, ranking, group) for ranking in (asked.absent, asked.strangers))
+    absent, strangers = (gather(agreement, found, group) for found in (asked.absent, asked.strangers))
     parts = [
         evidence.presence(asked.bank)[evidence.found[:, 0]],
         absent.presence(asked.bank)[absent.found[:, 0]],

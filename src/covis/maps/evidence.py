@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Bools, Floats, Ids
+from covis.descriptors import Matrix
 from covis.maps.settings import EVIDENCE, PROMISE
 from covis.poses import PLACE_M
 from covis.ranking import Ranking
@@ -158,6 +159,50 @@ FAR = 2.0
 
 
 @dataclass(frozen=True, eq=False)
+class Found:
+    """The matches of photos, and how much these resemble each other."""
+
+    ranking: Ranking
+    """(Q, `EVIDENCE.context`), nearest first."""
+    alike: Floats
+    """(Q,) mean similarity of two of the matches: high where the map has many photos of what the photo shows, low where
+    they only have something in common with it, each something else."""
+
+    @classmethod
+    def of(cls, ranking: Ranking, descriptors: Matrix, rows: Ids) -> Found:
+        """A search's results; the descriptor of photo i of the map is the row `rows[i]` of `descriptors`."""
+        ranking = ranking.top(EVIDENCE.context)
+        alike = np.zeros(len(ranking))
+        for q in range(len(ranking)):
+            ids, _ = ranking.row(q)
+            pairs = len(ids) * (len(ids) - 1)
+            total = np.asarray(descriptors[rows[ids]], np.float64).sum(axis=0)
+            alike[q] = (total @ total - len(ids)) / pairs if pairs else 0.0
+        return cls(ranking, alike)
+
+    @classmethod
+    def none(cls, count: int) -> Found:
+        """No matches yet, for `count` photos."""
+        shape = (count, EVIDENCE.context)
+        return cls(Ranking(np.full(shape, -1), np.full(shape, np.inf, np.float32)), np.zeros(count))
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """As plain arrays."""
+        return {"ids": self.ranking.ids, "distances": self.ranking.distances, "alike": self.alike}
+
+    def subset(self, at: Ids | Bools) -> Found:
+        """Of some of the photos."""
+        return Found(self.ranking.subset(at), self.alike[at])
+
+    def note(self, at: Ids, found: Found) -> None:
+        """Writes the matches of the photos `at`."""
+        self.ranking.ids[at, : found.ranking.k] = found.ranking.ids
+        self.ranking.distances[at, : found.ranking.k] = found.ranking.distances
+        self.alike[at] = found.alike
+
+
+@dataclass(frozen=True, eq=False)
 class Evidence:
     """The first `EVIDENCE.context` matches of photos, the agreed one first, and the evidence for each."""
 
@@ -168,8 +213,9 @@ class Evidence:
     heading: Floats
     """(Q, K)"""
     first: Floats
-    """(Q, 7) of the first match's place: nearest distance; lead over the next other place, also its root; share of
-    matches and of votes, as log-odds; log of the number of walks; spread of the distances. (Q, 9) with inliers."""
+    """(Q, 8) of the first match's place: nearest distance; lead over the next other place, also its root; share of
+    matches and of votes, as log-odds; log of the number of walks; spread of the distances; similarity of the matches to
+    each other. (Q, 10) with inliers."""
     other: Floats
     """(Q, K, 5) of each match: whether at the first's place; metres from the first if so, in place radii; lag behind
     the first's place; share of matches at its own place and of votes, as log-odds."""
@@ -186,12 +232,12 @@ class Evidence:
         return replace(self, first=np.column_stack([self.first, *np.log1p(most)]))
 
     def presence(self, bank: Floats) -> Floats:
-        """(Q, 8) what tells whether the map has a photo's place: `first`, and how much nearer the map is than the bank.
+        """(Q, 9) what tells whether the map has a photo's place: `first`, and how much nearer the map is than the bank.
 
         bank (Q,): the distance of each photo to the nearest picture of the bank.
         """
         nearest = np.where(self.found, self.ranking.distances, FAR).min(axis=1, initial=FAR)
-        return np.column_stack([self.first[:, :7], bank - nearest])
+        return np.column_stack([self.first[:, :8], bank - nearest])
 
     def about_others(self, probability: Floats) -> Floats:
         """(Q, K, 7) `other` with the log-odds of the first match's P (Q,), separately for its place and for others."""
@@ -200,13 +246,13 @@ class Evidence:
         return np.concatenate([self.other, np.stack([same * odds, (1 - same) * odds], axis=2)], axis=2)
 
 
-def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
+def gather(consensus: Consensus, found: Found, group: Ids) -> Evidence:
     """The evidence for a search's results: positions in a map whose photos have the poses of `consensus` and `group`."""
-    agreed = consensus(ranking.top(EVIDENCE.context))
+    agreed = consensus(found.ranking)
     poses, ids, matched = consensus.poses, agreed.ids, agreed.ids >= 0
     if not len(poses) or not agreed.k:
         q, k = ids.shape
-        return Evidence(agreed, np.zeros((q, k, 2)), np.zeros((q, k)), np.zeros((q, 7)), np.zeros((q, k, 5)))
+        return Evidence(agreed, np.zeros((q, k, 2)), np.zeros((q, k)), np.zeros((q, 8)), np.zeros((q, k, 5)))
     xy, d = poses.xy[ids], np.where(matched, agreed.distances, FAR).astype(np.float64)
     gap = np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0))
     together = (gap <= PLACE_M) & matched[:, None] & matched[:, :, None]
@@ -221,7 +267,7 @@ def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     lead = np.minimum(beyond[:, 0], last) ** 2 - nearest[:, 0] ** 2
     spread = last**2 - np.where(matched, d, FAR).min(axis=1) ** 2
     walks = np.log(np.maximum(_walks(together[:, 0], group[ids]), 1))
-    first = [nearest[:, 0], lead, np.sqrt(lead.clip(min=0)), share[:, 0], votes[:, 0], walks, spread]
+    first = [nearest[:, 0], lead, np.sqrt(lead.clip(min=0)), share[:, 0], votes[:, 0], walks, spread, found.alike]
     same = together[:, 0].astype(np.float64)
     other = [same, np.where(together[:, 0], gap[:, 0], 0.0) / PLACE_M, d**2 - nearest[:, :1] ** 2, share, votes]
     return Evidence(agreed, xy, poses.heading[ids], np.stack(first, axis=1), np.stack(other, axis=2))

@@ -33,11 +33,10 @@ from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
 from covis.maps.elsewhere import Bank, bank_images
-from covis.maps.held_out import ElsewhereSearch, HeldOut
+from covis.maps.held_out import HeldOut
 from covis.maps.photos import listed
 from covis.maps.whitening import HeldOutSearch, choose_whitening, shared_dims
 from covis.models import PlaceModel, load_fast
-from covis.ranking import Ranking
 from covis.reading.decoding import Rejected
 from covis.training.pooling_start import INITIAL_IMAGES, start_pooling
 from covis.training.recipe import Recipe, describe_recipe
@@ -57,7 +56,6 @@ TAKEN = "taken"
 OVERHEAD_S = 30.0
 """Time that a map takes however few photos it has, most of it for the ONNX file."""
 _PROBE = 4
-_QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
 FIT_KIND = "fit"
 _RESULT, _QUESTIONS, _BANK = "fitted.json", "held_out.npz", "elsewhere.npz"
 _CLUSTERS, _MODEL, _STORE, _RAW, _LATER = "clusters", "model", "descriptors", "raw", "later"
@@ -87,16 +85,7 @@ class Fitted:
 
     def questions(self) -> HeldOut | None:
         """Results of photos by fits that did not see their walks; None where the fit did not learn from poses."""
-        file = self.model.parent / _QUESTIONS
-        if not self.seen:
-            return None
-        with np.load(file) as kept:
-            arrays = {name: kept[name] for name in _QUESTION_FIELDS}
-            elsewhere = ElsewhereSearch(
-                Ranking(kept["absent_ids"], kept["absent_distances"]), kept["bank"],
-                Ranking(kept["stranger_ids"], kept["stranger_distances"]), kept["between"],
-            )  # fmt: skip
-            return HeldOut(method=str(kept["method"]), seen=self.seen, elsewhere=elsewhere, **arrays)
+        return HeldOut.load(self.model.parent / _QUESTIONS) if self.seen else None
 
     def bank(self) -> Bank:
         """Pictures that are not of the map's places, as the model describes them."""
@@ -241,14 +230,7 @@ def _whiten(
         walks = len(np.unique(images.group))
         note = f"{walks} walks are too few to learn from their poses; the model is adapted without them"
         return note, 0, recalls
-    asked_elsewhere = held.elsewhere
-    assert asked_elsewhere is not None
-    np.savez(
-        run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method,
-        absent_ids=asked_elsewhere.absent.ids, absent_distances=asked_elsewhere.absent.distances,
-        stranger_ids=asked_elsewhere.strangers.ids, stranger_distances=asked_elsewhere.strangers.distances,
-        bank=asked_elsewhere.bank, between=asked_elsewhere.between,
-    )  # fmt: skip
+    held.save(run / _QUESTIONS)
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
     return _recall_note(choice.tried, choice.asked), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
 

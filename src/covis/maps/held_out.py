@@ -7,6 +7,8 @@ otherwise the photos next to it in the order of their names are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from covis.crossval import WalkCrossValidation
 from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.maps.elsewhere import Bank
-from covis.maps.evidence import FAR
+from covis.maps.evidence import FAR, Found
 from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.poses import PLACE_M
 from covis.ranking import Ranking
@@ -30,12 +32,12 @@ WALKS, NEIGHBOURS = "groups", "neighbours"
 class ElsewhereSearch:
     """What a map finds for pictures whose place it does not have: every answer is wrong."""
 
-    absent: Ranking
-    """(Q, K) of the held-out photos, with all photos within `CALIBRATION.absent_m` of each taken out of the map."""
+    absent: Found
+    """Of the held-out photos (Q), with all photos within `CALIBRATION.absent_m` of each taken out of the map."""
     bank: Floats
     """(Q,) distance of each held-out photo to the nearest picture of the bank."""
-    strangers: Ranking
-    """(B, K) of the pictures of the bank."""
+    strangers: Found
+    """Of the pictures of the bank (B)."""
     between: Floats
     """(B,) distance of each to the nearest picture of another family."""
 
@@ -50,11 +52,7 @@ class ElsewhereSearch:
     @classmethod
     def unasked(cls, photos: int, strangers: int) -> ElsewhereSearch:
         """No matches yet."""
-        absent, unknown = (
-            Ranking(np.full((n, EVIDENCE.context), -1), np.full((n, EVIDENCE.context), np.inf, np.float32))
-            for n in (photos, strangers)
-        )
-        return cls(absent, np.full(photos, FAR), unknown, np.full(strangers, FAR))
+        return cls(Found.none(photos), np.full(photos, FAR), Found.none(strangers), np.full(strangers, FAR))
 
     def ask(
         self, descriptors: Matrix, images: ImageSet, photos: Ids, bank: Bank, strangers: Ids, *, other_walks: bool
@@ -71,18 +69,17 @@ class ElsewhereSearch:
             asked, descriptors, EVIDENCE.context, codes[rows[photos]], codes, "other" if other_walks else "any",
             allowed=rows, beyond=(xy[rows[photos]], xy, CALIBRATION.absent_m),
         )  # fmt: skip
-        _note(self.absent, photos, found, rows)
+        self.absent.note(photos, Found.of(_positions(found, rows), descriptors, rows))
         self.bank[photos] = bank.distances(asked)
         if len(strangers):
             found = rank(bank.descriptors[strangers], descriptors, EVIDENCE.context, allowed=rows)
-            _note(self.strangers, strangers, found, rows)
+            self.strangers.note(strangers, Found.of(_positions(found, rows), descriptors, rows))
             self.between[strangers] = bank.distances_between_families()[strangers]
 
 
-def _note(into: Ranking, at: Ids, found: Ranking, rows: Ids) -> None:
-    """Writes results, given as rows of descriptors, as positions among the images whose rows are `rows`."""
-    into.ids[at, : found.k] = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
-    into.distances[at, : found.k] = found.distances
+def _positions(ranking: Ranking, rows: Ids) -> Ranking:
+    """Results that are rows of descriptors, as positions among the images whose rows are `rows`, ascending."""
+    return Ranking(np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1), ranking.distances)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,9 +88,8 @@ class HeldOut:
 
     queries: Ids
     """(Q,) positions in the map's images."""
-    ids: Ids
-    """(Q, K) positions of the matches, nearest first; −1 for none."""
-    distances: NDArray[np.float32]
+    found: Found
+    """Their matches (Q), nearest first."""
     method: str
     """`WALKS` or `NEIGHBOURS`: what was left out with each photo."""
     walk: Ids
@@ -108,19 +104,50 @@ class HeldOut:
     @classmethod
     def empty(cls, seen: int) -> HeldOut:
         """No queries: the model learned from the poses of all `seen` photos, and no fit lacks some of them."""
-        none, no_matches = np.zeros(0, np.int64), np.zeros((0, EVIDENCE.context), np.int64)
-        return cls(none, no_matches, no_matches.astype(np.float32), "groups", none, none, seen)
+        none = np.zeros(0, np.int64)
+        return cls(none, Found.none(0), WALKS, none, none, seen)
 
     @property
-    def ranking(self) -> Ranking:
-        """The matches as a search gives them."""
-        return Ranking(self.ids, self.distances)
+    def ids(self) -> Ids:
+        """(Q, K) positions of the matches, nearest first; −1 for none."""
+        return self.found.ranking.ids
+
+    @property
+    def distances(self) -> NDArray[np.float32]:
+        """(Q, K) of the matches."""
+        return self.found.ranking.distances
 
     def some(self, most: int) -> HeldOut:
         """At most `most` of the photos, evenly spread."""
         at = np.unique(np.linspace(0, len(self.queries) - 1, min(most, len(self.queries))).astype(np.int64))
-        kept = {name: getattr(self, name)[at] for name in ("queries", "ids", "distances", "walk", "fold")}
-        return replace(self, **kept, elsewhere=None if self.elsewhere is None else self.elsewhere.subset(at))
+        kept = {name: getattr(self, name)[at] for name in ("queries", "walk", "fold")}
+        elsewhere = None if self.elsewhere is None else self.elsewhere.subset(at)
+        return replace(self, **kept, found=self.found.subset(at), elsewhere=elsewhere)
+
+    def save(self, file: Path) -> None:
+        """Writes queries and results, with those of pictures from elsewhere, as arrays (.npz)."""
+        asked = self.elsewhere
+        assert asked is not None
+        found = {"found": self.found, "absent": asked.absent, "strangers": asked.strangers}
+        arrays: dict[str, Any] = {
+            f"{n}_{part}": value for n, one in found.items() for part, value in one.arrays.items()
+        }
+        np.savez(
+            file, **arrays, queries=self.queries, walk=self.walk, fold=self.fold, seen=self.seen, method=self.method,
+            bank=asked.bank, between=asked.between,
+        )  # fmt: skip
+
+    @classmethod
+    def load(cls, file: Path) -> HeldOut:
+        """Back from `save`."""
+        with np.load(file) as kept:
+            found, absent, strangers = (
+                Found(Ranking(kept[f"{name}_ids"], kept[f"{name}_distances"]), kept[f"{name}_alike"])
+                for name in ("found", "absent", "strangers")
+            )
+            elsewhere = ElsewhereSearch(absent, kept["bank"], strangers, kept["between"])
+            plain = {name: kept[name] for name in ("queries", "walk", "fold")}
+            return cls(found=found, method=str(kept["method"]), seen=int(kept["seen"]), elsewhere=elsewhere, **plain)
 
 
 def photos_key(images: ImageSet) -> str:
@@ -145,16 +172,16 @@ def hold_out(
     elsewhere = ElsewhereSearch.unasked(count, len(bank))
     elsewhere.ask(descriptors, images, queries, bank, np.arange(len(bank)), other_walks=apart)
     elsewhere = elsewhere.subset(queries)
+    search = _without_group if apart else _without_neighbours
+    found = Found.of(search(images, descriptors, queries), descriptors, images.columns["row"])
     if apart:
-        ranking = _without_group(images, descriptors, queries)
         fold = WalkCrossValidation.of(group, folds, rng).fold[queries]
-        return HeldOut(queries, ranking.ids, ranking.distances, WALKS, group[queries], fold, elsewhere=elsewhere)
-    ranking = _without_neighbours(images, descriptors, queries)
+        return HeldOut(queries, found, WALKS, group[queries], fold, elsewhere=elsewhere)
     place = np.empty(count, np.int64)
     place[_walk_order(images)] = np.arange(count)
     stretch = place[queries] * CALIBRATION.stretches // max(1, count)
     fold = stretch * folds // CALIBRATION.stretches
-    return HeldOut(queries, ranking.ids, ranking.distances, NEIGHBOURS, stretch, fold, elsewhere=elsewhere)
+    return HeldOut(queries, found, NEIGHBOURS, stretch, fold, elsewhere=elsewhere)
 
 
 def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
@@ -171,8 +198,7 @@ def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranki
     ranking = rank(
         descriptors[rows[queries]], descriptors, EVIDENCE.context, group[queries], codes, "other", allowed=rows
     )
-    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
-    return Ranking(ids, ranking.distances)
+    return _positions(ranking, rows)
 
 
 def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
@@ -181,7 +207,7 @@ def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> 
     ranking = rank(
         descriptors[rows[queries]], descriptors, EVIDENCE.context + 2 * CALIBRATION.neighbours + 1, allowed=rows
     )
-    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
+    ids = _positions(ranking, rows).ids
     place = np.empty(len(images), np.int64)
     place[_walk_order(images)] = np.arange(len(images))
     group = np.asarray(images.group)

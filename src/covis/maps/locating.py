@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
+from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Place, Position, is_absent, unusable
 from covis.maps.calibration import RATE, Calibration
 from covis.maps.elsewhere import Bank
-from covis.maps.evidence import FAR, Fused, fuse, gather, weights
+from covis.maps.evidence import FAR, Found, Fused, fuse, gather, weights
 from covis.maps.photos import text_of
-from covis.maps.settings import CALIBRATION, EVIDENCE, WALK
+from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.poses import Poses, true_headings
 from covis.ranking import Ranking
 from covis.search import Area
@@ -38,8 +39,6 @@ class LocateOptions:
     """Whether probabilities also count local features in common, in a map that has learned what they mean."""
     prior: float = CALIBRATION.prior
     """Share of the photos asked about that are thought to be from elsewhere."""
-    step_m: float = WALK.step_m
-    """How far two photos of a walk in a row may lie apart without being doubted."""
 
     def __post_init__(self) -> None:
         for name, value in (("precision", self.precision), ("rate", self.rate), ("prior", self.prior)):
@@ -81,6 +80,8 @@ class Judge:
     """Matches (Q, K) of the queries → local features in common, for a calibration that counts them."""
     bank: Bank | None = None
     """Pictures that are not of the map's places."""
+    descriptors: Matrix | None = None
+    """Rows `images.columns["row"]` are those of the photos; needed where there is a calibration."""
     whole: Judge | None = None
     """The same without the limits of an area, whose evidence counts too; None where there is no area."""
 
@@ -89,7 +90,11 @@ class Judge:
         calibration = self.calibration or Calibration(len(self.images), None, None)
         ranking = self.search(vectors, max(k, EVIDENCE.context))
         group = np.asarray(self.images.group, np.int64)
-        evidence = gather(calibration.consensus(self.images.poses), ranking, group)
+        found = Found(ranking.top(EVIDENCE.context), np.zeros(len(ranking)))
+        if calibration.probability is not None:
+            assert self.descriptors is not None
+            found = Found.of(ranking, self.descriptors, self.images.columns["row"])
+        evidence = gather(calibration.consensus(self.images.poses), found, group)
         if self.inliers is not None:
             evidence = evidence.with_inliers(self.inliers(evidence.ranking.ids[:, : EVIDENCE.inlier_matches]))
         distances = evidence.ranking.distances.astype(np.float64)

@@ -279,7 +279,7 @@ class Map:
 
     def judge(self, options: LocateOptions = DEFAULTS) -> Judge:
         """What turns descriptors into answers; see `locate`."""
-        judge = Judge(self.images, self.search, self.calibration, options, bank=self.bank)
+        judge = Judge(self.images, self.search, self.calibration, options, bank=self.bank, descriptors=self.descriptors)
         if options.area is None:
             return judge
         return replace(judge, search=partial(self.search, area=options.area), whole=judge)
@@ -288,8 +288,11 @@ class Map:
         """Like `judge`, for (Q, dim) descriptors only: from an engine, just the photos that it finds are fetched."""
         if options.area is not None and isinstance(self.storage, FolderStorage):
             return self.judge(options)
-        images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), options.area)
-        judge = Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, options, bank=self.bank)
+        images, ranking, descriptors = self.storage.nearest(vectors, max(k, EVIDENCE.context), options.area)
+        judge = Judge(
+            images, lambda _, wanted: ranking.top(wanted), self.calibration, options, bank=self.bank,
+            descriptors=descriptors,
+        )  # fmt: skip
         if options.area is None:
             return judge
         return replace(judge, whole=self.judge_for(vectors, k, replace(options, area=None)))

@@ -1,8 +1,8 @@
 """A walk as one query: the chain of places that looks right photo by photo and can be walked from one to the next.
 
-Each photo proposes its matches. A chain pays for the descriptor distance of each match, and for every metre that two
-photos in a row lie further apart than a step; the cheapest chain is found exactly (Viterbi). This way, photos that show
-little are placed by those that show much.
+Each photo proposes its matches. A chain pays for what each match lacks in probability, and for every step that two
+photos in a row lie further apart than photos of this walk do; the cheapest chain is found exactly (Viterbi). This way,
+photos that show little are placed by those that show much, and the others keep their own answer.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def locate_walk(
     """
     judged = judge(vectors, max(k, EVIDENCE.context))
     ids, poses = judged.ranking.ids, judge.images.poses
-    xy = poses.xy[ids] if len(poses) else np.zeros((*ids.shape, 2))
-    chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, judge.options.step_m)
-    if len(vectors) == 1:  # one photo leads nowhere: its own answer counts
-        chain[:] = 0
+    chain = np.zeros(len(ids), np.int64)  # without probabilities, each photo has its own answer
+    if judged.probability is not None and len(poses):
+        xy = poses.xy[ids]
+        chain = best_chain(xy, judged.probability, step_of(xy[:, 0], judged.probability[:, 0]))
     answers: list[Answer] = []
     own_place: list[bool] = []
     torn = False
@@ -105,13 +105,25 @@ def _walk(answers: list[Answer], own_place: list[bool], torn: bool) -> Walk:
     return Walk(tuple(answers), sure and not torn, note, agreement)
 
 
-def best_chain(xy: Floats, distances: Floats, matched: NDArray[np.bool_], step_m: float) -> NDArray[np.int64]:
-    """(Q,) the match of each photo on the cheapest chain: xy (Q, K, 2), distances (Q, K), matched (Q, K)."""
-    count, k = distances.shape
+def step_of(xy: Floats, probability: Floats) -> float:
+    """Metres that two photos in a row of a walk may lie apart, by the best matches (Q, 2) of its photos and their P (Q,)."""
+    gap = np.hypot(*np.diff(xy, axis=0).T)
+    sure = np.sqrt(probability[1:] * probability[:-1])
+    order = np.argsort(gap)
+    total = np.nancumsum(sure[order])
+    if not len(gap) or not total[-1] > 0:
+        return WALK.least_step_m
+    usual = gap[order][np.searchsorted(total, WALK.step_share * total[-1])]
+    return max(WALK.least_step_m, float(usual))
+
+
+def best_chain(xy: Floats, probability: Floats, step_m: float) -> NDArray[np.int64]:
+    """(Q,) the match of each photo on the cheapest chain: xy (Q, K, 2), probability (Q, K), NaN where there is no match."""
+    count, k = probability.shape
     if not count or not k:
         return np.zeros(count, np.int64)
-    cost = np.where(matched, distances, np.inf)
-    cost[~matched.any(axis=1)] = 0.0  # a photo without any match leaves the chain as it is
+    cost = np.where(probability > 0, -np.log(np.maximum(np.nan_to_num(probability), 1e-300)), np.inf)
+    cost[np.isinf(cost).all(axis=1)] = 0.0  # a photo without any match leaves the chain as it is
     total = cost[0]
     came = np.zeros((count, k), np.int64)
     for t in range(1, count):

@@ -22,9 +22,9 @@ from covis.evaluation.whitening_fits import Labeller, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.maps.elsewhere import Bank
+from covis.maps.evidence import Found
 from covis.maps.held_out import WALKS, ElsewhereSearch, HeldOut, photos_key
 from covis.maps.settings import CALIBRATION, EVIDENCE
-from covis.ranking import Ranking
 from covis.search import rank
 from covis.whitening import PCA, Moments, PairWeights, Whitening, WhiteningRule, moments, pair_weights
 
@@ -72,8 +72,8 @@ class HeldOutSearch:
     """Results of photos searched for across walks, by each whitening that was tried."""
 
     rules: tuple[WhiteningRule, ...]
-    rankings: tuple[Ranking, ...]
-    """(N, K) for each rule: positions among the photos; −1 where a photo was not a query."""
+    found: tuple[Found, ...]
+    """Matches of all photos (N) for each rule; none where a photo was not a query."""
     near: tuple[Bools, ...]
     """(N, K) for each rule: whether a match is within 25 m and 40°."""
     asked: Bools
@@ -101,10 +101,9 @@ class HeldOutSearch:
     def held_out(self, i: int, which: Bools | None = None) -> HeldOut:
         """The queries and results of rule i, for the photos `which` (N,) that may be queries."""
         queries = np.flatnonzero(self.asked if which is None else self.asked & which)
-        ranking = self.rankings[i].subset(queries)
-        walk, fold = self.walk[queries], self.fold[queries]
+        found, walk, fold = self.found[i].subset(queries), self.walk[queries], self.fold[queries]
         elsewhere = None if self.elsewhere is None else self.elsewhere.subset(queries)
-        return HeldOut(queries, ranking.ids, ranking.distances, WALKS, walk, fold, len(self.walk), elsewhere)
+        return HeldOut(queries, found, WALKS, walk, fold, len(self.walk), elsewhere)
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,9 +185,7 @@ class WhiteningTrial:
     def search(self, rules: Sequence[WhiteningRule], folds: Sequence[int] | None = None) -> HeldOutSearch:
         """Searches photos of other walks for each photo of some folds (None: all), by each rule fitted without its fold."""
         folds = range(int(self.fold.max()) + 1) if folds is None else folds
-        shape = (len(self.fold), EVIDENCE.context)
-        ids = [np.full(shape, -1, np.int64) for _ in rules]
-        distances = [np.full(shape, np.inf, np.float32) for _ in rules]
+        found = tuple(Found.none(len(self.fold)) for _ in rules)
         coordinates = np.asarray(self.moments.coordinates[:])
         elsewhere = ElsewhereSearch.unasked(len(self.fold), len(self.bank))
         bank_fold = elsewhere.stranger_fold(int(self.fold.max()) + 1)
@@ -197,14 +194,13 @@ class WhiteningTrial:
             for i, whitening in enumerate(self.whiten_fold(self.fold != fold, rules)):
                 white = whitening(coordinates)
                 ranking = rank(white[out], white, EVIDENCE.context, self.group[out], self.group, "other")
-                ids[i][out, : ranking.k], distances[i][out, : ranking.k] = ranking.ids, ranking.distances
+                found[i].note(out, Found.of(ranking, white, np.arange(len(white))))
             bank = replace(self.bank, descriptors=whitening(self.bank.descriptors))
             elsewhere.ask(white, self.images, out, bank, np.flatnonzero(bank_fold == fold), other_walks=True)
         asked = np.isin(self.fold, folds)
-        near = tuple(_near(self.positive, matches) for matches in ids)
-        rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
+        near = tuple(_near(self.positive, one.ranking.ids) for one in found)
         return HeldOutSearch(
-            tuple(rules), rankings, near, asked, asked & self.answerable, self.fold, self.group, elsewhere
+            tuple(rules), found, near, asked, asked & self.answerable, self.fold, self.group, elsewhere
         )
 
     def whiten_fold(self, known: Bools, rules: Sequence[WhiteningRule]) -> list[Whitening]:

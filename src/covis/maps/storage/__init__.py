@@ -65,8 +65,13 @@ class Storage(Protocol):
         """The k nearest photos of each query; ids are positions in `images`."""
         ...
 
-    def nearest(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> tuple[ImageSet, Ranking]:
-        """Photos with the k nearest of each query among them, and these as positions in them."""
+    def nearest(
+        self, queries: NDArray[np.float32], k: int, area: Area | None = None
+    ) -> tuple[ImageSet, Ranking, Matrix]:
+        """Photos with the k nearest of each query among them, these as positions in them, and descriptors.
+
+        The descriptor of photo i is the row `images.columns["row"][i]`.
+        """
         ...
 
     def check_new(self, table: ImageSet) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,10 @@ class Engine(ABC):
         """Rows with ids above `after`, ascending."""
 
     @abstractmethod
+    def vectors(self, ids: Ids) -> NDArray[np.float32]:
+        """(n, dim) descriptors of the rows with these ids."""
+
+    @abstractmethod
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
         """The nearest of each query, and their rows, each once; filtering by the box of an area is enough."""
 
@@ -134,6 +138,15 @@ class Engine(ABC):
         while len(pages[-1]) == step:
             pages.append(self.page(int(pages[-1].ids[-1]), step, vectors=vectors))
         return Rows.concatenate(pages)
+
+
+def aligned(ids: Ids, found: Iterable[tuple[int, Any]], dim: int) -> NDArray[np.float32]:
+    """(n, dim) descriptors in the order of ids (n,); 0 for a row that was removed meanwhile."""
+    known, vectors = dict(found), np.zeros((len(ids), dim), np.float32)
+    for at, key in enumerate(ids.tolist()):
+        if key in known:
+            vectors[at] = known[key]
+    return vectors
 
 
 def _ranked(hits: Hits, ids: Ids, k: int) -> Ranking:

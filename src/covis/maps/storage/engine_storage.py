@@ -27,6 +27,7 @@ from covis.descriptors import DescriptorStore, Matrix
 from covis.images import ImageSet
 from covis.maps.calibration import Recalibration
 from covis.maps.photos import facts_of, images_of
+from covis.maps.settings import EVIDENCE
 from covis.maps.storage.engine import Engine, Pointer, Rows
 from covis.maps.storage.layout import CALIBRATION, CURRENT, clear_segment
 from covis.ranking import Ranking
@@ -129,14 +130,19 @@ class EngineStorage:
         at = order[np.searchsorted(self.images.names, np.array(rows.names, dtype=bytes), sorter=order) % len(order)]
         return Ranking(np.where(ranking.ids >= 0, at[np.maximum(ranking.ids, 0)], -1), ranking.distances)
 
-    def nearest(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> tuple[ImageSet, Ranking]:
-        """The photos that are found, and no others; the k nearest of each query among them."""
+    def nearest(
+        self, queries: NDArray[np.float32], k: int, area: Area | None = None
+    ) -> tuple[ImageSet, Ranking, Matrix]:
+        """The photos that are found, and no others; the k nearest of each query among them; descriptors of those
+        that count as evidence."""
         if not len(queries):
-            return self._image_set(self.engine.page(-1, 0)), Ranking(
-                np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32)
-            )
+            none = Ranking(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
+            return self._image_set(self.engine.page(-1, 0)), none, np.zeros((0, self.engine.dim), np.float32)
         rows, ranking = self.engine.search(queries, k, area)
-        return self._image_set(rows), ranking
+        first = np.unique(ranking.ids[:, : EVIDENCE.context])
+        vectors, first = np.zeros((len(rows), self.engine.dim), np.float32), first[first >= 0]
+        vectors[first] = self.engine.vectors(rows.ids[first])
+        return self._image_set(rows), ranking, vectors
 
     def check_new(self, table: ImageSet) -> None:
         """Refuses photos that are given twice, or whose name the map has for another file."""

@@ -152,9 +152,11 @@ class FolderStorage(State):
         places = np.searchsorted(self.rows, np.maximum(ranking.ids, 0))
         return Ranking(np.where(ranking.ids >= 0, places, -1), ranking.distances)
 
-    def nearest(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> tuple[ImageSet, Ranking]:
-        """All photos, and the k nearest of each query among them."""
-        return self.images, self.search(queries, k, area)
+    def nearest(
+        self, queries: NDArray[np.float32], k: int, area: Area | None = None
+    ) -> tuple[ImageSet, Ranking, Matrix]:
+        """All photos, the k nearest of each query among them, and all descriptors."""
+        return self.images, self.search(queries, k, area), self.descriptors
 
     def check_new(self, table: ImageSet) -> None:
         """Refuses photos that are given twice, or whose name the map has for another file."""

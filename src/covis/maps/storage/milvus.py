@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from covis.core.addresses import printed
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
-from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable
+from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable, aligned
 from covis.search.area import Area
 
 _FOREVER = 2**62
@@ -194,6 +194,13 @@ class Milvus(Engine):
             rows += self._query(self.table, some, [*_COLUMNS, *(["vector"] if vectors else [])])
             low += _IDS
         return _rows_of(sorted(rows, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
+
+    def vectors(self, ids: Ids) -> NDArray[np.float32]:
+        """Descriptors of the rows with these ids."""
+        rows: list[dict[str, Any]] = []
+        for start in range(0, len(ids), _IDS):
+            rows += self._query(self.table, f"id in {ids[start : start + _IDS].tolist()}", ["id", "vector"])
+        return aligned(ids, [(int(row["id"]), row["vector"]) for row in rows], self.dim)
 
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
         """The engine's nearest rows of the current version.

@@ -20,7 +20,7 @@ from covis.core.addresses import printed
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import say
-from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable
+from covis.maps.storage.engine import Engine, Hits, Pointer, Rows, Unavailable, aligned
 from covis.search.area import Area
 from covis.search.kinds import EXACT_UP_TO
 
@@ -185,6 +185,12 @@ class Postgres(Engine):
             )
             return _read_rows(cursor.fetchall(), self.dim if vectors else None)
 
+    def vectors(self, ids: Ids) -> NDArray[np.float32]:
+        """Descriptors of the rows with these ids."""
+        with self._cursor(longest_s=_READ_S) as cursor:
+            cursor.execute(f"SELECT id, descriptor FROM {self.table} WHERE id = ANY(%s)", (ids.tolist(),))
+            return aligned(ids, [(row[0], _array(row[1])) for row in cursor.fetchall()], self.dim)
+
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> tuple[Rows, Hits]:
         """One statement per query: the index or a scan proposes, the full distance decides."""
         from pgvector import Vector
@@ -226,10 +232,14 @@ def _cut(connection: Any) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
+def _array(vector: Any) -> NDArray[np.float32]:
+    """What pgvector gives, which depends on its version."""
+    return np.asarray(vector.to_numpy() if hasattr(vector, "to_numpy") else vector, np.float32)
+
+
 def _read_rows(rows: list[tuple[Any, ...]], dim: int | None) -> Rows:
     vectors = None
     if dim is not None:
-        vectors = np.array([row[5].to_numpy() if hasattr(row[5], "to_numpy") else row[5] for row in rows])
-        vectors = vectors.astype(np.float32).reshape(-1, dim)
+        vectors = np.array([_array(row[5]) for row in rows], np.float32).reshape(-1, dim)
     ids, xy = np.array([row[0] for row in rows], np.int64), np.array([row[2:4] for row in rows], np.float64)
     return Rows(ids, [bytes(row[1]) for row in rows], xy.reshape(-1, 2), [row[4] for row in rows], vectors)
