@@ -50,7 +50,7 @@ lint: $(VENV)/.dev
 
 # A benchmark that makes its own data and measures time or memory is in SPEED. One that measures recalls or calibration, or needs
 # photographs that are not public, is in EVIDENCE; without them it says that nothing is measured.
-SPEED := market inference training ranks labels surface sampling losses loading metadata scoring embed search engines \
+SPEED := market inference training ranks packing labels surface sampling losses loading metadata scoring embed search engines \
          service whitening scale
 EVIDENCE := agreement calibration compass inliers local locate own_map pose
 

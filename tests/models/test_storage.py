@@ -62,14 +62,6 @@ def test_damage_is_found(model, tmp_path, name):
         PlaceModel.load(tmp_path / "m")
 
 
-def test_another_part_may_learn_after_loading(model, tmp_path):
-    model.save(tmp_path / "m")
-    loaded = PlaceModel.load(tmp_path / "m", trainable="none")
-    assert [name for name, _ in loaded.trained_parameters()] == ["pool.p"]
-    assert loaded.fingerprint() == model.fingerprint()
-    assert loaded.prefix_fingerprint() != model.prefix_fingerprint()
-
-
 def test_fingerprints_follow_what_changes_descriptors(model):
     whole, prefix = model.fingerprint(), model.prefix_fingerprint()
     model.train()

@@ -242,20 +242,22 @@ def evaluate_to(
     config = {"subject": describer.facts["fingerprint"], "benchmark": benchmark.fingerprint}
     if output is None:
         return list(evaluations(describer, benchmark, variants))
-    done = _open_earlier(output, benchmark, variants, config, alone)
-    if done:
+
+    def place(size: int | None) -> tuple[Path, dict[str, Any]]:
+        """Where the variant of this size is saved, and what decides it."""
+        return output if alone else output / variants.folder(benchmark.name, size), config | variants.facts(size)
+
+    sizes = list(dict.fromkeys(variants.sizes))
+    saved = [_is_saved(EVALUATION_KIND, *place(size)) for size in sizes]
+    if all(saved) and not variants.sweep:
         say(f"{output}: {benchmark.name} is already evaluated")
-        return done
+        return [Evaluation.open(place(size)[0]) for size in sizes]
     results = []
     for evaluation in evaluations(describer, benchmark, variants):
         whitening = evaluation.subject["whitening"]
-        size = None if whitening is None else int(whitening["dim"])
-        target = output if alone else output / variants.folder(benchmark.name, size)
-        wanted = {**config, **variants.facts(size)}
-        if _is_there(target):
-            _check_same_config(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
-        else:
-            evaluation.save(target, config=wanted)
+        target, decided_by = place(None if whitening is None else int(whitening["dim"]))
+        if not _is_saved(EVALUATION_KIND, target, decided_by):
+            evaluation.save(target, config=decided_by)
         results.append(evaluation)
     return results
 
@@ -297,8 +299,7 @@ def submit(
     }
     subject = {**describer.facts, "label": variants.label(describer.facts["label"], size)}
     config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint, **variants.facts(size)}
-    if _is_there(output):
-        _check_same_config(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
+    if _is_saved(SUBMISSION_KIND, output, config):
         say(f"{output}: the submission already exists")
         return facts
     exported = export(describer, benchmark)
@@ -312,28 +313,12 @@ def submit(
     return facts
 
 
-def _open_earlier(
-    output: Path, benchmark: Benchmark, variants: Variants, config: dict[str, Any], alone: bool
-) -> list[Evaluation]:
-    """The evaluations of an earlier run of the same command; empty if one is missing or a sweep was requested."""
-    sizes = dict.fromkeys(variants.sizes)
-    targets = {size: output if alone else output / variants.folder(benchmark.name, size) for size in sizes}
-    for size, target in targets.items():
-        if _is_there(target):
-            _check_same_config(
-                artifacts.open_manifest(target, EVALUATION_KIND), {**config, **variants.facts(size)}, target
-            )
-    if variants.sweep or not all(_is_there(target) for target in targets.values()):
-        return []
-    return [Evaluation.open(target) for target in targets.values()]
-
-
-def _is_there(target: Path) -> bool:
-    return (target / artifacts.MANIFEST).is_file()
-
-
-def _check_same_config(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
-    stored = manifest["config"]
+def _is_saved(kind: str, target: Path, config: dict[str, Any]) -> bool:
+    """Whether the folder holds this already; an error where it holds another."""
+    if not (target / artifacts.MANIFEST).is_file():
+        return False
+    stored = artifacts.open_manifest(target, kind)["config"]
     if stored != config:
         difference = artifacts.difference(stored, config)
         raise InputError(f"{target} holds another evaluation ({difference}); choose another output folder")
+    return True

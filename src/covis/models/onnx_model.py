@@ -15,7 +15,6 @@ from covis.models.config import ORIGIN, Preprocessing, write_without_weights
 from covis.runtime import OnnxSession
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -55,14 +54,6 @@ class OnnxPlaceModel:
         """The same for arrays, without torch."""
         parts = self._map(self._session.describe, pixels[:, None])
         return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
-
-    def to(self, _device: torch.device | str) -> OnnxPlaceModel:
-        """For symmetry: it stays on the device that it was opened on (`covis.runtime.onnx_device`)."""
-        return self
-
-    def eval(self) -> OnnxPlaceModel:
-        """For symmetry: an exported model never trains."""
-        return self
 
     def fingerprint(self) -> str:
         """That of the model it was exported from: their descriptors are interchangeable."""

@@ -386,13 +386,11 @@ class PlaceModel(nn.Module):
         write_model_folder(Path(path), parts, parts.card["fingerprint"], replace=replace)
 
     @classmethod
-    def load(cls, path: Path | str, *, trainable: str | None = None) -> PlaceModel:
-        """Reads a model directory, checked against its manifest; `trainable` chooses another part to learn."""
+    def load(cls, path: Path | str) -> PlaceModel:
+        """Reads a model directory, checked against its manifest."""
         parts, fingerprint = read_model_folder(Path(path))
         if parts.config.pool not in POOLS:
             require_plugins(parts.card.get("plugins", ()), Path(path))
-        if trainable is not None:
-            parts = replace(parts, config=replace(parts.config, trainable=trainable))
         model = cls._assemble(parts, f"{Path(path) / WEIGHTS_FILE} does not fit its config.json")
         if model.fingerprint() != fingerprint:
             raise InputError(
