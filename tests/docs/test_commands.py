@@ -139,7 +139,7 @@ def run_here(line, monkeypatch, place, capsys, more=()):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "page", ["docs/index.md", "docs/labels.md", "docs/train.md", "docs/evaluate.md", "docs/datasets.md"]
+    "page", ["docs/index.md", "docs/labels.md", "docs/evaluate.md", "docs/datasets.md"]
 )
 def test_commands_that_need_no_download_run(page, place, monkeypatch, capsys):
     for line in dict.fromkeys(line for line in commands(ROOT / page, inline=False) if not NEEDS.search(line)):
