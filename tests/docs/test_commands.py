@@ -138,9 +138,7 @@ def run_here(line, monkeypatch, place, capsys, more=()):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "page", ["docs/index.md", "docs/labels.md", "docs/evaluate.md", "docs/datasets.md"]
-)
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/labels.md", "docs/evaluate.md", "docs/datasets.md"])
 def test_commands_that_need_no_download_run(page, place, monkeypatch, capsys):
     for line in dict.fromkeys(line for line in commands(ROOT / page, inline=False) if not NEEDS.search(line)):
         trains = line.split()[1] in SHORT and not re.search(r" list\b|--dry-run", line)

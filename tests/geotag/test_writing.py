@@ -4,7 +4,6 @@ import io
 import multiprocessing
 import os
 import shutil
-import signal
 import struct
 import subprocess
 from dataclasses import replace
@@ -25,6 +24,7 @@ from covis.geotagging.tiff import directory
 from covis.geotagging.writing import JOURNAL, Journal, known_guesses, write_positions
 from covis.maps.answers import Answer, Place, Position
 from covis.reading.exif import photo_of, read_photo
+from stepped import die_before
 
 HERE = (-33.456789, 151.654321)
 
@@ -236,24 +236,9 @@ def test_a_damaged_exif_block_is_left_alone(root):
         with_position(jpeg.replace(b"II*\0", b"XX*\0").replace(b"MM\0*", b"XX\0*"), answer())
 
 
-STEPS = ("fsync", "replace", "rename", "unlink", "mkdir")
-
-
-def _dies(root, undo, die_at):
-    left = [die_at]
-
-    def watched(real):
-        def call(*args, **kwargs):
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
+def _dies(root, undo, step):
     chosen = [] if undo else suggestions(root)
-    for name in STEPS:
-        setattr(os, name, watched(getattr(os, name)))
+    die_before(step)
     if undo:
         Journal(root).undo()
     else:

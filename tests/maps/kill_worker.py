@@ -1,12 +1,10 @@
 """A process that changes a map, told when to die: before its n-th step on disk, or whenever someone kills it."""
 
-import os
-import signal
 from pathlib import Path
 
 import numpy as np
 
-STEPS = ("fsync", "replace", "rename", "rmdir", "unlink", "mkdir")
+from stepped import die_before
 
 
 def photo(i: int) -> str:
@@ -39,7 +37,7 @@ def work(map_path: Path, table: Path, acknowledged: Path, die_at: int) -> None:
     images = read_table(table)
     place = {images.name(i): i for i in range(len(images))}
     if die_at:
-        _arm(die_at)
+        die_before(die_at)
     while True:
         now = Map.open(map_path)
         names = frozenset(now.images.name(i) for i in range(len(now)))
@@ -51,19 +49,3 @@ def work(map_path: Path, table: Path, acknowledged: Path, die_at: int) -> None:
             now.remove(chosen)
         with acknowledged.open("a") as handle:
             handle.write(f"{done + 1}\n")
-
-
-def _arm(die_at: int) -> None:
-    left = [die_at]
-
-    def watched(real):
-        def call(*args, **kwargs):
-            left[0] -= 1
-            if not left[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in STEPS:
-        setattr(os, name, watched(getattr(os, name)))
