@@ -49,6 +49,7 @@ def paper(official, tmp_path_factory):
     output = tmp_path_factory.mktemp("paper")
     patch = pytest.MonkeyPatch()
     patch.setenv("COVIS_CACHE", str(output / "cache"))
+    patch.setattr("covis.core.machine._chosen_workers", 0)  # a miniature is decoded before a worker process has started
     data = [part for name in sorted(_datasets()) for part in ("--data", f"{name}={official[name]}")]
     settings = [part for setting in TINY for part in ("--set", setting)]
 

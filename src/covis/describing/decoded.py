@@ -17,7 +17,7 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.reading.decoding import Pixels, Reject, Size, decode
 
-_WORTH_WORKERS = 64
+WORTH_WORKERS = 64
 """Images from which on parallel decoding pays."""
 _AHEAD = 2
 """Batches that are decoded while one is described."""
@@ -46,7 +46,7 @@ def decoders(workers: int | None, count: int) -> int:
     """How many decoding processes or threads `count` images are worth."""
     if workers is not None:
         return workers
-    return 0 if count < _WORTH_WORKERS else machine.workers()
+    return 0 if count < WORTH_WORKERS else machine.workers()
 
 
 def decoded_batches(

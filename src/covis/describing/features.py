@@ -19,7 +19,7 @@ from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.files import load_array, sha256
 from covis.core.progress import Meter
-from covis.describing.decoded import BadFile
+from covis.describing.decoded import WORTH_WORKERS, BadFile
 from covis.describing.loading import Transform, image_batches, joint_batches
 from covis.images import ImageSet
 from covis.models import PlaceModel
@@ -131,7 +131,8 @@ def open_features(
     streamed = Streamed(model, sets, seed, workers, device, precision, transform)
     if cache is None or transform is not None or not cache_bytes or not all(len(s) for s in sets):
         return streamed
-    probe = next(iter(streamed.fetch([tuple(np.arange(1 if k == 0 else 0) for k in range(len(sets)))])))
+    alone = Streamed(model, sets, seed, 0, device, precision)  # one image is not worth a worker process
+    probe = next(iter(alone.fetch([tuple(np.arange(1 if k == 0 else 0) for k in range(len(sets)))])))
     row_shape, kind = _row(model, probe.features, half)
     needed = sum(len(s) for s in sets) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
     if needed > cache_bytes:
@@ -193,7 +194,8 @@ def _fill(
         if wanted > _FREE_SHARE * shutil.disk_usage(cache).free:
             raise InputError(f"{cache} has no room for {wanted / 1e9:.1f} GB of features; free some or set cache_gb=0")
         with artifacts.create(folder, "feature-cache", {"images": len(images)}) as draft:
-            _compute(model, images, draft.path, row_shape, kind, workers, device, precision)
+            decoding = workers if len(images) >= WORTH_WORKERS else 0
+            _compute(model, images, draft.path, row_shape, kind, decoding, device, precision)
     remedy = "remove it, it is made again"
     artifacts.open_manifest(folder, "feature-cache", facts={"images": int}, verify=False)
     rows = load_array(folder / "rows.npy", shape=(len(images), *row_shape), mapped=True, remedy=remedy)
