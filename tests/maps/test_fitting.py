@@ -51,7 +51,7 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
     assert set(fitted.held_out) >= {"pca", "learned, a = 0.3, p = 2", TAKEN}
     told = capsys.readouterr().err
     assert "place clusters: " in told
-    assert "walks that the fit did not see" in told
+    assert "adapted the model to your photos" in told
     model = PlaceModel.load(fitted.model)
     assert model.dim == fitted.whitening["dim"] <= len(photos) // 2
     assert model.whitening.facts["fit"] == "map"
