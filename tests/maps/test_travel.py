@@ -208,12 +208,15 @@ def test_a_frame_of_a_form_that_is_not_listed_never_reaches_proj(packed, tmp_pat
         Poses(np.zeros((1, 2)), np.zeros(1), frame=frame).latlon()
 
 
-@pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), 10**400], ids=repr)
+@pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), 1e308, 10**400], ids=lambda value: repr(value)[:12])
 def test_an_odd_value_of_the_calibration_is_refused_or_harmless(packed, tmp_path, value):
     with zipfile.ZipFile(packed) as archive:
         record = json.loads(archive.read("calibration.json"))
-    for key in record:
-        content = json.dumps({**record, key: value}).encode()
+    changed = {key: {**record, key: value} for key in record}
+    for part, inner in [(k, v) for k, v in record.items() if isinstance(v, dict)]:
+        changed |= {f"{part}-{key}": {**record, part: {**inner, key: value}} for key in inner}
+    for key, odd in changed.items():
+        content = json.dumps(odd).encode()
         try:
             map_ = import_map(
                 with_content(packed, tmp_path / f"{key}.covis", "calibration.json", content), tmp_path / key

@@ -13,6 +13,9 @@ from covis.maps.calibration import Calibration
 
 _KINDS: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool}
 
+_FARTHEST_M = 2.1e7
+"""Half around the Earth."""
+
 
 def read_calibration(record: Mapping[str, Any], source: object) -> Calibration:
     """The calibration of a record; `Damaged`, with the file or map `source`, where a value is missing or odd."""
@@ -23,8 +26,14 @@ def read_calibration(record: Mapping[str, Any], source: object) -> Calibration:
             kind = _KINDS.get(str(field.type))
             if kind is not None and not (isinstance(value, kind) and (isinstance(value, str) or np.isfinite(value))):
                 raise ValueError(field.name)
+        if not 0 < calibration.radius_of_agreement_m < _FARTHEST_M:
+            raise ValueError("radius_of_agreement_m")
+        for fitted in (calibration.overlap, calibration.probability, calibration.others, calibration.presence):
+            probe = np.zeros((1, len(getattr(fitted, "weights", "1"))))
+            if fitted is not None and (np.size(fitted(probe)) != 1 or not np.isfinite(fitted(probe)).all()):
+                raise ValueError(type(fitted).__name__)
         calibration.summary()
         calibration.radius_m(np.array([0.5]))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, AssertionError, IndexError, OverflowError):
         raise Damaged(f"{source} has a calibration that cannot be read; restore it, or export the map again") from None
     return calibration
