@@ -4,7 +4,9 @@ A table is cut by its walks into three parts. Maps of two of them, as `covis ind
 of the third and with photos of every other table, none of which is in the bank that ships with covis. Choices were made
 on the `train` tables (`--part train`); the figures of the page are of the others.
 
-    python -m evidence.bench_elsewhere --keep FOLDER [--part train] [--most PHOTOS]
+    python -m evidence.bench_elsewhere --keep FOLDER [--part train] [--share SHARE]
+
+Finished tables are kept in FOLDER, and the same command goes on from there.
 
 Photographs and weights are those of `../shared/data`; without them it does nothing.
 """
@@ -19,13 +21,14 @@ import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evidence.own_map import SHARED, WEIGHTS, Photos, as_map, described, folds, whiten
+from evidence.own_map import SHARED, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 from evidence.reporting import report
 
 if TYPE_CHECKING:
@@ -38,8 +41,10 @@ if TYPE_CHECKING:
 PLACES = ("campus", "cambridge", "racetrack")
 PARTS = {"train": ("train", "train", "train"), "test": ("west", "val", "val")}
 """The table of each place that a map is made of; the other one of the same place is near-by."""
-MOST = {"mobilenetv2": (1872, 600), "dinov2": (624, 100)}
+MOST = {"mobilenetv2": (1872, 600), "dinov2": (936, 150)}
 """Photos of a map's table, and of each set that it is asked with, by network."""
+MAPPED = {"mobilenetv2": PLACES, "dinov2": ("campus",)}
+"""Places that maps are made of, by network: DINOv2 takes six to ten times as long."""
 FOLDS = 3
 
 
@@ -226,10 +231,14 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def measure(weights: Path, place: str, part: str, keep: Path, share: float) -> list[dict[str, Any]]:
+def network(weights: Path) -> str:
+    """The key of a weights file in `MOST`."""
+    return next(name for name in MOST if weights.stem.startswith(name))
+
+
+def measure(weights: Path, place: str, part: str, keep: Path, share: float) -> dict[str, Any]:
     """The rows of three maps of one table, `share` of the photos of `MOST`."""
-    small = weights.stem.startswith("mobilenetv2")
-    own, other = (max(60, int(share * most)) for most in MOST["mobilenetv2" if small else "dinov2"])
+    own, other = (max(60, int(share * most)) for most in MOST[network(weights)])
     photos = described(thinned(SHARED / place / f"{PARTS[part][PLACES.index(place)]}.csv", own, keep), weights, keep)
     asked, bank = list(sets_of(photos, place, part, other, keep)), banks(photos, keep)
     rows: list[dict[str, Any]] = []
@@ -237,7 +246,7 @@ def measure(weights: Path, place: str, part: str, keep: Path, share: float) -> l
         rows += one_part(photos, asked, bank, known, new)
     table = PARTS[part][PLACES.index(place)]
     facts = {"map of": f"{place} {table}", "photos of map": len(photos.images), "backbone": photos.backbone}
-    return [facts | row for row in summary(rows)]
+    return {"rows": [facts | row for row in summary(rows)]}
 
 
 def written(rows: Sequence[dict[str, Any]], part: str) -> None:
@@ -255,8 +264,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, help="folder that keeps descriptors for another run")
     parser.add_argument("--part", choices=list(PARTS), default="test", help="the tables that maps are made of")
-    parser.add_argument("--place", nargs="*", choices=PLACES, default=PLACES, help="maps to make")
-    parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
+    parser.add_argument("--place", nargs="*", choices=PLACES, help="maps to make (default: all that suit a network)")
+    parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS[::-1], help="backbones (.safetensors)")
     parser.add_argument("--share", type=float, default=1.0, help="of the photos, for a quicker run")
     given = parser.parse_args()
     if not SHARED.is_dir():
@@ -267,8 +276,9 @@ def main() -> None:
         keep = given.keep or Path(folder)
         keep.mkdir(exist_ok=True)
         for weights in given.weights:
-            for place in given.place:
-                rows += measure(weights, place, given.part, keep, given.share)
+            for place in given.place or MAPPED[network(weights)]:
+                make = partial(measure, weights, place, given.part, keep, given.share)
+                rows += finished(keep, f"elsewhere-{place}-{given.part}-{weights.stem}-{given.share}", make)["rows"]
                 written(rows, given.part)
 
 
