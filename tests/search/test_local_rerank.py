@@ -15,6 +15,7 @@ from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.search import local
 from covis.search.local import EXTRACTORS, FeatureCache, LocalReranker
+from covis.search.local_features import inliers, match
 
 pytest.importorskip("cv2", reason="checks the geometry")
 pytest.importorskip("pycolmap", reason="finds SIFT features")
@@ -129,3 +130,31 @@ def test_features_of_another_tool_come_from_its_file(walls, tmp_path):
     (tmp_path / "text.h5").write_text("no features")
     with pytest.raises(InputError, match="not an HDF5 file"):
         EXTRACTORS["h5"](tmp_path / "text.h5")
+
+
+def test_matches_of_another_tool_come_from_its_file(walls, tmp_path, monkeypatch):
+    """As hloc stores them: a group per pair, slashes in names as hyphens, either photo first."""
+    h5py = pytest.importorskip("h5py", reason="reads the file")
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    names = ["0-0.png", "0-1.png", "1-0.png"]
+    found = [EXTRACTORS["sift"](None)(walls / name) for name in names]
+    files = [tmp_path / "features.h5", tmp_path / "matches.h5"]
+    with h5py.File(files[0], "w") as file:
+        for name, features in zip(names, found, strict=True):
+            group = file.create_group(f"{walls.name}/{name}")
+            group["keypoints"] = features.xy - 0.5
+            group["descriptors"] = np.ones((4, len(features.xy)), np.float16)
+    pairs = match(found[0], found[1])
+    with h5py.File(files[1], "w") as file:
+        matches = np.full(len(found[1].xy), -1)
+        matches[pairs[:, 1]] = pairs[:, 0]
+        file[f"{walls.name}-0-1.png/{walls.name}-0-0.png/matches0"] = matches
+        file[f"{walls.name}-0-0.png/{walls.name}-1-0.png/matches0"] = np.full(len(found[0].xy), -1)
+    reranker = LocalReranker.parse(f"h5={files[0]},{files[1]}")
+    photos = [walls / name for name in names]
+    counts = reranker.count(photos[:1], photos, np.array([[1, 2]]))
+    assert counts.tolist() == [[inliers(found[0], found[1], pairs[np.argsort(pairs[:, 1])]), 0]]
+    assert counts[0, 0] > 3
+    assert "mutual" not in reranker.facts()["matcher"]
+    with pytest.raises(InputError, match="has no pair"):
+        reranker.count(photos[1:2], photos, np.array([[2]]))

@@ -1,8 +1,8 @@
 """Re-ranking by local features of two photos that agree on one geometry.
 
-    local:sift   local:h5=FEATURES.h5
+    local:sift   local:h5=FEATURES.h5   local:h5=FEATURES.h5,MATCHES.h5
 
-`h5` is a file of features that any tool made; a plugin may register other names.
+`h5` are files of features, and of their matches, that any tool made; a plugin may register other names.
 """
 
 from __future__ import annotations
@@ -78,43 +78,51 @@ class StoredFeatures:
     """Features that another tool wrote, in the layout of hloc: a group per photo with key points and descriptors.
 
     `keypoints` (N, 2) in pixels, centre of the first at 0; `descriptors` (D, N); `image_size` (width, height). A group is
-    found by the longest end of a photo's path that names one.
+    found by the longest end of a photo's path that names one. A second file may hold matches, such as SuperGlue's: a group
+    NAME/NAME (slashes in names as hyphens) with `matches0`, each key point's match in the other photo or −1.
     """
 
     ratio = None
 
     def __init__(self, file: Path | None) -> None:
-        if file is None or not file.expanduser().is_file():
-            raise InputError("local:h5 needs a file of features: local:h5=FEATURES.h5")
-        self.file = file.expanduser()
-        with self._open() as groups:
+        files = [] if file is None else [Path(part).expanduser() for part in str(file).split(",")]
+        if not files or len(files) > 2 or not all(part.is_file() for part in files):
+            raise InputError("local:h5 needs a file of features: local:h5=FEATURES.h5, or …=FEATURES.h5,MATCHES.h5")
+        self.file, self.matches_file = files[0], files[1] if len(files) > 1 else None
+        with _open_h5(self.file) as groups:
             if not len(groups):
                 raise InputError(f"{self.file} holds no features; write a group per photo, as hloc does")
-
-    def _open(self) -> Any:
-        import h5py
-
-        try:
-            return h5py.File(self.file, "r")
-        except OSError as error:
-            raise InputError(
-                f"{self.file} is not an HDF5 file ({first_line(error)}); give features as hloc writes them"
-            ) from None
 
     def facts(self) -> dict[str, Any]:
         """The file by its checksum."""
         return {"features": "h5", "file": sha256(self.file)}
 
+    def matches(self, first: Path, second: Path) -> Ids | None:
+        """(M, 2) features of two photos that match by the file of matches; None without one."""
+        if self.matches_file is None:
+            return None
+        with _open_h5(self.file) as groups:
+            names = [self._name(groups, path).replace("/", "-") for path in (first, second)]
+        with _open_h5(self.matches_file) as pairs:
+            for a, b in (names, names[::-1]):
+                if f"{a}/{b}" in pairs:
+                    found = np.asarray(pairs[f"{a}/{b}/matches0"], np.int64)
+                    matched = np.column_stack([np.flatnonzero(found >= 0), found[found >= 0]])
+                    return matched if a == names[0] else matched[:, ::-1]
+        raise InputError(f"{self.matches_file} has no pair {'/'.join(names)}; match the results that are re-ranked")
+
+    def _name(self, groups: Any, path: Path) -> str:
+        parts = path.resolve().parts
+        names = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        name = next((name for name in names if name in groups and "keypoints" in groups[name]), None)
+        if name is None:
+            raise InputError(f"{self.file} has no features of {path}; name groups by paths below the folder of photos")
+        return name
+
     def __call__(self, path: Path) -> LocalFeatures:
         """All features of a photo."""
-        with self._open() as groups:
-            parts = path.resolve().parts
-            names = ("/".join(parts[start:]) for start in range(1, len(parts)))
-            name = next((name for name in names if name in groups and "keypoints" in groups[name]), None)
-            if name is None:
-                raise InputError(
-                    f"{self.file} has no features of {path}; name groups by paths below the folder of photos"
-                )
+        with _open_h5(self.file) as groups:
+            name = self._name(groups, path)
             group = groups[name]
             try:
                 xy = np.asarray(group["keypoints"], np.float64)[:, :2] + 0.5
@@ -127,6 +135,15 @@ class StoredFeatures:
         descriptors = descriptors / np.maximum(np.linalg.norm(descriptors, axis=1, keepdims=True), 1e-9)
         width, height = size or decoded(path).shape[1::-1]
         return LocalFeatures(xy, descriptors, (width, height))
+
+
+def _open_h5(file: Path) -> Any:
+    import h5py
+
+    try:
+        return h5py.File(file, "r")
+    except OSError as error:
+        raise InputError(f"{file} is not an HDF5 file ({first_line(error)}); give files as hloc writes them") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +225,9 @@ class LocalReranker:
 
     def facts(self) -> dict[str, Any]:
         """Depth, features and matcher; weights by their checksum."""
-        return {"depth": self.depth, **self.extractor.facts(), "matcher": "mutual nearest"}
+        given = getattr(self.extractor, "matches_file", None)
+        matcher = "mutual nearest" if given is None else f"file {sha256(given)}"
+        return {"depth": self.depth, **self.extractor.facts(), "matcher": matcher}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Needs the photos themselves; any descriptors will do."""
@@ -216,7 +235,7 @@ class LocalReranker:
         query_features = database_features if queries is database else self._cache(queries.path)
 
         def scores(query: int, ids: Ids, distances: Any) -> Floats:
-            return self._inliers(query_features(query), database_features, ids).astype(np.float64)
+            return self._inliers(query_features, query, database_features, ids).astype(np.float64)
 
         return lambda ranking: reordered(ranking, self.depth, scores)
 
@@ -226,13 +245,19 @@ class LocalReranker:
         counts = np.zeros(ids.shape, np.int64)
         with Meter("matching local features", len(queries), "photos") as meter:
             for q, row in enumerate(ids):
-                counts[q, row >= 0] = self._inliers(query_features(q), database_features, row[row >= 0])
+                counts[q, row >= 0] = self._inliers(query_features, q, database_features, row[row >= 0])
                 meter.advance()
         return counts
 
     def _cache(self, path: Callable[[int], Path]) -> FeatureCache:
         return FeatureCache(path, self.extractor, cache_folder() / "local")
 
-    def _inliers(self, own: LocalFeatures, others: FeatureCache, ids: Ids) -> Ids:
-        pairs = ((own, others(int(i))) for i in ids)
-        return np.array([inliers(a, b, match(a, b, self.extractor.ratio)) for a, b in pairs], np.int64)
+    def _inliers(self, queries: FeatureCache, query: int, others: FeatureCache, ids: Ids) -> Ids:
+        own, given, counts = queries(query), getattr(self.extractor, "matches", None), []
+        for other in map(int, ids):
+            pairs = given(queries.path(query), others.path(other)) if given else None
+            features = others(other)
+            counts.append(
+                inliers(own, features, match(own, features, self.extractor.ratio) if pairs is None else pairs)
+            )
+        return np.array(counts, np.int64)
