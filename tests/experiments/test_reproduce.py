@@ -26,7 +26,7 @@ TINY = [
 ]  # fmt: skip
 ROWS = (
     "VGG-GeM*", "VGG-avg-GCL*", "VGG16*", "GCL (Ours)", "* batches", "resnet18 gc[l]", "chess resnet18*",
-    "heads resnet18 GCL", "heads NetVLAD*",
+    "heads resnet18 GCL", "heads NetVLAD*", "[r]esnet50-gem-gcl",
 )  # fmt: skip
 """Rows with a network in each table; every recipe takes a step in the contract tests."""
 

@@ -1,5 +1,7 @@
 """What models make of pairs: planes, activation maps, overlap against poses, on two short runs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,10 @@ from covis.core.errors import InputError
 from covis.describing.describers import open_describer
 from covis.evaluation import load_benchmark
 from covis.evaluation.run import evaluate_to
+from covis.graph import SimilarityGraph
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
-from covis.report.activations import contributions
+from covis.report.activations import contributions, pairs_to_show
 from covis.report.differences import pca, tsne
 from covis.report.figures import FIGURES
 from covis.report.study import Study
@@ -34,6 +37,12 @@ def test_tsne_keeps_two_clusters_apart_and_is_repeatable():
     assert plane.shape == (80, 2)
     assert (first[distance.argmin(1)] == first).all()
     np.testing.assert_array_equal(plane, tsne(vectors))
+
+
+def test_pairs_of_one_place_are_shown_where_nothing_is_graded():
+    positives = SimilarityGraph.from_edges([1, 1, 3, 4, 6, 7], [0, 5, 2, 9, 9, 3], np.ones(6), (9, 10))
+    study = SimpleNamespace(benchmark=SimpleNamespace(graded=positives, positives=positives))
+    assert pairs_to_show(study) == [("same place", *pair) for pair in ((1, 0), (3, 2), (4, 9), (7, 3))]
 
 
 def test_pca_is_that_of_the_covariance():

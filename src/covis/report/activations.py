@@ -25,11 +25,10 @@ CHOSEN = (0.9, 0.6, 0.3, 0.0)
 
 @styled
 def activations(study: Study) -> Figure:
-    """A row for each sampled pair with ψ near `CHOSEN`: both photos, then for each model what every place adds."""
+    """A row for each of some pairs: both photos, then for each model what every place adds."""
     queries, database = study.benchmark.queries, study.benchmark.database
-    psi, query, match = (np.asarray(study.sample[f"pair_{part}"]) for part in ("psi", "query", "map"))
-    chosen = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
-    paths = [(queries.path(int(query[k])), database.path(int(match[k]))) for k in chosen]
+    chosen = pairs_to_show(study)
+    paths = [(queries.path(query), database.path(match)) for _, query, match in chosen]
     try:
         photos = [(_small(a), _small(b)) for a, b in paths]
         shares = {
@@ -47,7 +46,7 @@ def activations(study: Study) -> Figure:
         axes.spines[:].set_visible(False)
         axes.grid(False)
     for i, pair in enumerate(photos):
-        grid[i, 0].set_ylabel(f"ψ = {psi[chosen[i]]:.2f}")
+        grid[i, 0].set_ylabel(chosen[i][0])
         for side in (0, 1):
             grid[i, side].imshow(pair[side])
             for column, found in enumerate(shares.values(), start=1):
@@ -55,6 +54,18 @@ def activations(study: Study) -> Figure:
     for column, name in enumerate(("photos", *shares)):
         grid[0, 2 * column].set_title(name, loc="left")
     return figure
+
+
+def pairs_to_show(study: Study) -> list[tuple[str, int, int]]:
+    """Label, query and map image of sampled pairs with ψ near `CHOSEN`; of positives, where nothing is graded."""
+    if study.benchmark.graded.has_grades:
+        psi, query, match = (study.sample[f"pair_{part}"] for part in ("psi", "query", "map"))
+        nearest = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
+        return [(f"ψ = {psi[k]:.2f}", int(query[k]), int(match[k])) for k in nearest]
+    positives = study.benchmark.positives
+    having = np.flatnonzero(np.diff(positives.indptr))
+    spread = having[np.linspace(0, len(having) - 1, len(CHOSEN)).astype(int)]
+    return [("same place", int(query), int(positives.row(int(query))[0][0])) for query in spread]
 
 
 def _small(path: Path) -> NDArray[np.uint8]:
