@@ -219,6 +219,20 @@ def test_places_and_batch_wise_multi_similarity_train(quick, hamlet, tmp_path):
     assert trained.pairs == 3 * 12 * 11
 
 
+def test_places_of_a_batch_can_be_of_one_city(hamlet):
+    images = town.load(hamlet, "train").database
+    place = np.arange(len(images)) // 4
+    images = replace(images, columns={"place": place}, group=np.int32(place % 2), group_names=("a", "b"))
+    labels, mixed = SamePlace()(images, images), []
+    for within in (True, False):
+        batches = Places(places=4, images=3, within_group=within)
+        sampler = batches.sampler(labels, Split(images, images), 0, loss=None, graphs={})
+        drawn = [sampler.batch(0, index).queries for index in range(len(sampler))]
+        mixed.append(sum(len(np.unique(images.group[ids])) > 1 for ids in drawn))
+        assert set(place[np.concatenate(drawn)]) == set(np.flatnonzero(np.bincount(place) >= 3))
+    assert mixed[0] <= 2 < mixed[1]  # where one city ends, and where the last batch is filled up
+
+
 def test_a_step_without_memory_says_what_to_try(quick, hamlet, tmp_path):
     class Full(Step):
         def __call__(self, number, rate, batches):

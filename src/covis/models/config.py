@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 StrideOn = Literal["conv2", "conv1"]
-BatchNormStatistics = Literal["with_block", "frozen"]
+BatchNormStatistics = Literal["with_block", "frozen", "everywhere"]
 Positions = Literal["library", "original"]
 Facet = Literal["token", "query", "key", "value"]
 
@@ -52,7 +52,7 @@ class ModelConfig:
     levels: tuple[int, ...] = ()
     """Blocks whose maps are pooled, each by itself, and joined, such as (6, 8, 10); () pools the last map alone."""
     batchnorm: BatchNormStatistics = "with_block"
-    """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
+    """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen`, or live, `everywhere`."""
     adapters: int = 0
     """Rank of low-rank additions (LoRA) that learn instead of the trainable blocks' weights; 0 = the weights learn."""
     positions: Positions = "library"

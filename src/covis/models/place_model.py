@@ -65,7 +65,8 @@ class PlaceModel(nn.Module):
         for name in ("_mean", "_std", "_centre", "_projection"):  # kept in files of their own, so not persistent here
             self.register_buffer(name, None, persistent=False)
         self.set_preprocessing(preprocessing)
-        self._cut = backbone.plan.cut(config.trainable)
+        self._learns_from = backbone.plan.cut(config.trainable)
+        self._cut = 0 if config.batchnorm == "everywhere" else self._learns_from
         if config.levels and 0 < self._cut < len(backbone.plan.steps):
             raise InputError(
                 f'trainable="{config.trainable}" with levels={config.levels}: use "none" (the pooling learns) or "all"'
@@ -298,7 +299,7 @@ class PlaceModel(nn.Module):
         return ((name, p) for name, p in self.named_parameters() if p.requires_grad)
 
     def train(self, mode: bool = True) -> PlaceModel:
-        """As in torch, except that the frozen part stays in evaluation mode: its statistics must not move."""
+        """As in torch, except that the frozen part stays in evaluation mode, unless its statistics are to move too."""
         super().train(False)
         self.training = mode
         self.pool.train(mode)
@@ -313,8 +314,8 @@ class PlaceModel(nn.Module):
         return self
 
     def _choose_trained(self) -> None:
-        self.backbone.requires_grad_(self._cut == 0)
-        for module in self.backbone.step_modules(self._cut, len(self.backbone.plan.steps)):
+        self.backbone.requires_grad_(self._learns_from == 0)
+        for module in self.backbone.step_modules(self._learns_from, len(self.backbone.plan.steps)):
             module.requires_grad_(True)
 
     def adapt(self, rank: int) -> None:
@@ -340,7 +341,7 @@ class PlaceModel(nn.Module):
 
     def _trained_steps(self) -> list[nn.Module]:
         last = len(self.backbone.plan.steps)
-        return [self.backbone] if self._cut == 0 else self.backbone.step_modules(self._cut, last)
+        return [self.backbone] if self._learns_from == 0 else self.backbone.step_modules(self._learns_from, last)
 
     def fingerprint(self) -> str:
         """Changes with anything that changes a descriptor: weights, architecture, preprocessing, whitening."""

@@ -26,6 +26,8 @@ class Places(Batches):
     places: int = 60
     images: int = 4
     """Images of each place."""
+    within_group: bool = False
+    """Whether one group (city) comes after the other, so that nearly all negatives of a batch are of its own."""
 
     def __post_init__(self) -> None:
         at_least(2, places=self.places, images=self.images)
@@ -58,6 +60,7 @@ class PlacesSampler:
                 f"fewer than two places have {batches.images} images; set batches.images lower, or give a column {PLACE_COLUMN!r}"
             )
         self.places = np.column_stack([first, count])[enough]
+        self.group = images.group[self.order[self.places[:, 0]]]
 
     def __len__(self) -> int:
         """Batches an epoch; the last one is filled up with the first places."""
@@ -68,6 +71,8 @@ class PlacesSampler:
         check_index(index, len(self))
         count = self.batches.places
         shuffled = np.random.default_rng((self.seed, epoch)).permutation(len(self.places))
+        if self.batches.within_group:
+            shuffled = shuffled[np.argsort(self.group[shuffled], kind="stable")]
         chosen = np.take(shuffled, np.arange(index * count, (index + 1) * count), mode="wrap")
         rng = np.random.default_rng((self.seed, epoch, index))
         drawn = [first + rng.permutation(n)[: self.batches.images] for first, n in self.places[np.unique(chosen)]]

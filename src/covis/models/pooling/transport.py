@@ -14,6 +14,8 @@ from covis.models.pooling.base import POOLS, GridSize, Pool
 
 SINKHORN_ROUNDS = 3
 SALAD_HIDDEN = 512
+SALAD_DROPOUT = 0.3
+"""Share of hidden channels that SALAD leaves out in training."""
 
 
 class TransportedClusters(Pool):
@@ -48,6 +50,8 @@ class Salad(TransportedClusters):
         self, channels: int, grid: GridSize, *, clusters: int = 64, depth: int = 128, extra: int = 256
     ) -> None:
         super().__init__(channels, grid, clusters=clusters, depth=depth, extra=extra, hidden=SALAD_HIDDEN)
+        for part in (self.content, self.score):
+            part[1] = nn.Sequential(nn.Dropout(SALAD_DROPOUT), nn.ReLU())  # in one place, so that names stay
 
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
         content = self.content(space).flatten(2).float()
