@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from covis.core.compiling import kernel
 from covis.town import layout
 from covis.town.casting import GROUND, SKY, Hit, trace
@@ -24,24 +26,33 @@ class Light(NamedTuple):
     ambient: Colour
     zenith: Colour
     horizon: Colour
-    haze_per_m: float
-    leaf: Colour
+    haze_per_m: float = 0.001
+    leaf: Colour = (1.0, 1.0, 1.0)
     """Factor on the colour of leaves."""
-    leaves: float
+    leaves: float = 1.0
     """How dense crowns are: 1 in summer, 0.3 in winter."""
-    snow: float
-    wet: float
-    clouds: float
-    lit: float
+    snow: float = 0.0
+    wet: float = 0.0
+    clouds: float = 0.6
+    lit: float = 0.0
     """Share of windows with light in them."""
-    headlight: float
-    evening: int
+    headlight: float = 0.0
+    evening: int = 0
     """Tells one traversal's clouds and lit windows from another's."""
-    exposure: float
-    balance: Colour
+    exposure: float = 1.0
+    balance: Colour = (1.0, 1.0, 1.0)
     """White balance of the camera."""
-    noise: float
+    noise: float = 0.01
     """Standard deviation of the sensor noise, of full scale."""
+
+
+def sunlight(
+    from_deg: float, height_deg: float, sun: Colour, ambient: Colour, zenith: Colour, horizon: Colour, **more: Any
+) -> Light:
+    """The light of a sun in that compass direction and height."""
+    azimuth, height = np.radians([from_deg, height_deg])
+    x, y = float(np.sin(azimuth) * np.cos(height)), float(np.cos(azimuth) * np.cos(height))
+    return Light(x, y, float(np.sin(height)), sun, ambient, zenith, horizon, **more)
 
 
 @kernel(**INNER)

@@ -11,6 +11,7 @@ from covis.core.arrays import Floats
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import District, axes, rng_of
+from covis.town.shading import Light, sunlight
 
 _PAINTS = np.array(
     [
@@ -18,7 +19,6 @@ _PAINTS = np.array(
         [0.16, 0.30, 0.20], [0.28, 0.29, 0.31],
     ]
 )  # fmt: skip
-Rgb = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -26,26 +26,10 @@ class Condition:
     """Time of day, season, weather, traffic and manner of driving of one traversal."""
 
     name: str
-    sun_from_deg: float
-    """Compass direction that the sun stands in."""
-    sun_height_deg: float
-    sun: Rgb
-    ambient: Rgb
-    zenith: Rgb
-    horizon: Rgb
-    haze_per_m: float = 0.001
-    leaf: Rgb = (1.0, 1.0, 1.0)
-    leaves: float = 1.0
-    snow: float = 0.0
-    wet: float = 0.0
-    clouds: float = 0.6
-    lit: float = 0.0
-    headlight: float = 0.0
-    exposure: float = 1.0
+    light: Light
+    """Exposure and white balance vary around it from image to image."""
     exposure_spread: float = 0.15
     """Standard deviation of the exposure's natural logarithm, from image to image."""
-    balance: Rgb = (1.0, 1.0, 1.0)
-    noise: float = 0.01
     parked: float = 0.3
     """Share of kerb that cars stand on."""
     traffic: float = 0.5
@@ -57,27 +41,38 @@ class Condition:
     height_m: float = 1.8
 
 
+_NO_SUN = (0.0, 0.0, 0.0)
 MAP = Condition(
-    "summer-noon", 170.0, 55.0, (1.0, 0.95, 0.85), (0.42, 0.46, 0.52), (0.16, 0.34, 0.66), (0.55, 0.66, 0.76),
-)  # fmt: skip
+    "summer-noon",
+    sunlight(170.0, 55.0, (1.0, 0.95, 0.85), (0.42, 0.46, 0.52), (0.16, 0.34, 0.66), (0.55, 0.66, 0.76)),
+)
 QUERIES = (
     Condition(
-        "autumn-evening", 255.0, 24.0, (1.00, 0.72, 0.44), (0.34, 0.34, 0.40), (0.22, 0.28, 0.48), (0.74, 0.56, 0.42),
-        haze_per_m=0.003, leaf=(2.6, 0.95, 0.5), leaves=0.75, clouds=0.8, lit=0.05, exposure=1.1, exposure_spread=0.2,
-        balance=(1.06, 1.0, 0.92), noise=0.012, parked=0.4, traffic=0.9, lateral_m=0.5, lateral_spread_m=0.6,
-        heading_spread_deg=5.0,
+        "autumn-evening",
+        sunlight(
+            255.0, 24.0, (1.00, 0.72, 0.44), (0.34, 0.34, 0.40), (0.22, 0.28, 0.48), (0.74, 0.56, 0.42), haze_per_m=0.003,
+            leaf=(2.6, 0.95, 0.5), leaves=0.75, clouds=0.8, lit=0.05, exposure=1.1, balance=(1.06, 1.0, 0.92), noise=0.012,
+        ),
+        exposure_spread=0.2, parked=0.4, traffic=0.9, lateral_m=0.5, lateral_spread_m=0.6, heading_spread_deg=5.0,
     ),
     Condition(
-        "winter-haze", 140.0, 20.0, (0.0, 0.0, 0.0), (0.72, 0.76, 0.82), (0.56, 0.60, 0.66), (0.66, 0.69, 0.73),
-        haze_per_m=0.008, leaf=(0.9, 0.6, 0.7), leaves=0.22, snow=0.9, clouds=0.3, exposure=0.9, exposure_spread=0.2,
-        balance=(0.95, 1.0, 1.06), noise=0.014, parked=0.35, traffic=0.8, lateral_m=-0.6, lateral_spread_m=0.6,
-        heading_spread_deg=5.0, height_m=1.6,
+        "winter-haze",
+        sunlight(
+            140.0, 20.0, _NO_SUN, (0.72, 0.76, 0.82), (0.56, 0.60, 0.66), (0.66, 0.69, 0.73), haze_per_m=0.008,
+            leaf=(0.9, 0.6, 0.7), leaves=0.22, snow=0.9, clouds=0.3, exposure=0.9, balance=(0.95, 1.0, 1.06), noise=0.014,
+        ),
+        exposure_spread=0.2, parked=0.35, traffic=0.8, lateral_m=-0.6, lateral_spread_m=0.6, heading_spread_deg=5.0,
+        height_m=1.6,
     ),
     Condition(
-        "dusk-rain", 290.0, 5.0, (0.0, 0.0, 0.0), (0.20, 0.22, 0.28), (0.10, 0.13, 0.22), (0.28, 0.29, 0.34),
-        haze_per_m=0.004, leaf=(0.8, 0.9, 0.9), wet=1.0, clouds=0.5, lit=0.2, headlight=0.16, exposure=1.9,
-        exposure_spread=0.2, balance=(1.04, 0.99, 1.0), noise=0.02, parked=0.45, traffic=0.8, lateral_m=0.3,
-        lateral_spread_m=0.8, heading_spread_deg=6.0, height_m=2.0,
+        "dusk-rain",
+        sunlight(
+            290.0, 5.0, _NO_SUN, (0.20, 0.22, 0.28), (0.10, 0.13, 0.22), (0.28, 0.29, 0.34), haze_per_m=0.004,
+            leaf=(0.8, 0.9, 0.9), wet=1.0, clouds=0.5, lit=0.2, headlight=0.16, exposure=1.9, balance=(1.04, 0.99, 1.0),
+            noise=0.02,
+        ),
+        exposure_spread=0.2, parked=0.45, traffic=0.8, lateral_m=0.3, lateral_spread_m=0.8, heading_spread_deg=6.0,
+        height_m=2.0,
     ),
 )  # fmt: skip
 CONDITIONS = {c.name: c for c in (MAP, *QUERIES)}
@@ -174,9 +169,10 @@ def _vehicle(rng: np.random.Generator, at: Floats, along: Floats) -> list[Floats
     return layout.car(at, along, paint, float(rng.integers(1 << 16)), tall=bool(rng.random() < 0.15))
 
 
-def exposure(config: TownConfig, drive: Traversal, i: int) -> tuple[float, Rgb, int]:
-    """Exposure, white balance and noise seed of image `i`."""
-    rng = rng_of(config, 5, *drive.seeds[i].tolist())
-    gain = drive.condition.exposure * float(np.exp(rng.normal(0.0, drive.condition.exposure_spread)))
-    r, g, b = np.array(drive.condition.balance) * np.exp(rng.normal(0.0, 0.04, 3))
-    return gain, (float(r), float(g), float(b)), int(rng.integers(1 << 30))
+def light_of(config: TownConfig, drive: Traversal, i: int) -> tuple[Light, int]:
+    """The light of image `i` with its own exposure and white balance, and the seed of its noise."""
+    rng, light = rng_of(config, 5, *drive.seeds[i].tolist()), drive.condition.light
+    gain = light.exposure * float(np.exp(rng.normal(0.0, drive.condition.exposure_spread)))
+    r, g, b = np.array(light.balance) * np.exp(rng.normal(0.0, 0.04, 3))
+    evening, noise_seed = int(drive.seeds[i][1] * 97 + 3), int(rng.integers(1 << 30))
+    return light._replace(exposure=gain, balance=(float(r), float(g), float(b)), evening=evening), noise_seed

@@ -12,8 +12,7 @@ from covis.town import traversals
 from covis.town.config import TownConfig
 from covis.town.layout import District, TownScene, build_scene, district
 from covis.town.render import Shot, image
-from covis.town.shading import Light
-from covis.town.traversals import Condition, Traversal
+from covis.town.traversals import Traversal
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ class View:
         return Shot(
             self.scene,
             traversals.in_the_way(self.config, drive, i),
-            drive.condition.leaves,
+            drive.condition.light.leaves,
             drive.position[i],
             drive.rotation[i],
             intrinsics(self.config, size),
@@ -48,8 +47,7 @@ class View:
 
     def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """(height, width, 3) photograph `i`; `size` = (width, height)."""
-        gain, balance, seed = traversals.exposure(self.config, self.drive, i)
-        light = _light(self.drive.condition, gain, balance, self.drive.seeds[i])
+        light, seed = traversals.light_of(self.config, self.drive, i)
         return image(self.shot(i, size), light, samples=self.config.samples, seed=seed)
 
 
@@ -69,12 +67,3 @@ def intrinsics(config: TownConfig, size: tuple[int, int] | None = None) -> NDArr
     width, height = size or (config.width, config.height)
     focal = 0.5 * width / np.tan(np.radians(config.fov_deg) / 2)
     return np.array([focal, focal, width / 2, height / 2, width, height], np.float64)
-
-
-def _light(c: Condition, gain: float, balance: tuple[float, float, float], seeds: NDArray[np.int64]) -> Light:
-    azimuth, height = np.radians([c.sun_from_deg, c.sun_height_deg])
-    return Light(
-        float(np.sin(azimuth) * np.cos(height)), float(np.cos(azimuth) * np.cos(height)), float(np.sin(height)),
-        c.sun, c.ambient, c.zenith, c.horizon, c.haze_per_m, c.leaf, c.leaves, c.snow, c.wet, c.clouds, c.lit,
-        c.headlight, int(seeds[1] * 97 + 3), gain, balance, c.noise,
-    )  # fmt: skip
