@@ -6,11 +6,7 @@ import errno
 import signal
 from typing import Any
 
-import typer
-
 from covis.core.errors import InputError, WeightsMissing
-
-UsageError: Any = typer.BadParameter.__base__
 
 
 class Stopped(BaseException):
@@ -23,10 +19,13 @@ class Stopped(BaseException):
 
 def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
     """Exit code and line of an error of a verb."""
+    import typer  # here: until `main` has set its handlers, Ctrl-C is Python's own, so its imports are few
+
+    usage: Any = typer.BadParameter.__base__
     if isinstance(error, Stopped):
         name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]
         return 128 + error.number, f"{name}; re-run the same command to resume"
-    if isinstance(error, UsageError):
+    if isinstance(error, usage):
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().replace('Value error, ', '').split())}{place}"
     if isinstance(error, WeightsMissing):
