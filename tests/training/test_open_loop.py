@@ -167,11 +167,12 @@ def test_networks_compute_in_low_precision_and_losses_do_not(quick, hamlet, tmp_
     assert {t.dtype for t in weights(tmp_path / "run").values() if t.is_floating_point()} == {torch.float32}
 
 
-def test_any_optimiser_of_torch(quick):
+def test_any_optimiser_of_torch_with_rates_by_depth(quick):
     model = PlaceModel.build(quick.model, 0)
-    recipe = configure(quick, ["optimiser.name=NAdam", "optimiser.momentum=0"])
+    recipe = configure(quick, ["optimiser.name=NAdam", "optimiser.momentum=0", "optimiser.layer_decay=0.5"])
     made = make_optimiser(recipe, model)
     assert isinstance(made, torch.optim.NAdam)
+    assert {group["factor"] for group in made.param_groups} >= {1.0, 0.5}
     with pytest.raises(InputError, match="unknown optimiser 'adanw'; did you mean 'adamw'"):
         make_optimiser(configure(quick, ["optimiser.name=adanw"]), model)
     with pytest.raises(InputError, match="optimiser adamw has no momentum"):

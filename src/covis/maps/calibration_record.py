@@ -28,8 +28,12 @@ def read_calibration(record: Mapping[str, Any], source: object) -> Calibration:
                 raise ValueError(field.name)
         if not 0 < calibration.radius_of_agreement_m < _FARTHEST_M:
             raise ValueError("radius_of_agreement_m")
-        for fitted in (calibration.overlap, calibration.probability, calibration.others, calibration.presence):
-            probe = np.zeros((1, len(getattr(fitted, "weights", "1"))))
+        fits = (calibration.overlap, calibration.probability, calibration.others, calibration.presence)
+        for fitted, sizes in zip(fits, ((), (8, 10), (7,), (9,)), strict=True):
+            weights = getattr(fitted, "weights", ())
+            if sizes and fitted is not None and len(weights) not in sizes:  # another version's evidence
+                raise ValueError(type(fitted).__name__)
+            probe = np.zeros((1, max(1, len(weights))))
             if fitted is not None and (np.size(fitted(probe)) != 1 or not np.isfinite(fitted(probe)).all()):
                 raise ValueError(type(fitted).__name__)
         calibration.summary()

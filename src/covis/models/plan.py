@@ -45,6 +45,11 @@ class Plan:
         behind = (*self.block_starts, len(self.steps))
         return tuple(behind[block] - 1 for block in blocks)
 
+    def depth(self, parameter: str) -> int:
+        """How many blocks come after the one that a model's parameter (`backbone.net.…`) belongs to."""
+        inside = [k for k, step in enumerate(self.steps) if f"{parameter}.".startswith(f"backbone.net.{step}.")]
+        return len(self.block_starts) - sum(start <= max(inside, default=0) for start in self.block_starts)
+
     def cut(self, trainable: str) -> int:
         """The first step that learns."""
         if trainable == "all":

@@ -35,6 +35,8 @@ class Optimiser:
     name: str = "sgd"
     """A class of `torch.optim`, in any case: sgd, adamw, adam, nadam, …"""
     learning_rate: float = 0.1
+    layer_decay: float = 1.0
+    """Factor on the learning rate of a block for every block between it and the last one."""
     clip: float = 0.0
     """Largest norm of the gradient, to which larger ones are scaled down; 0 = any."""
     momentum: float = 0.0
@@ -53,7 +55,8 @@ class Optimiser:
 
     def __post_init__(self) -> None:
         check_types(self, "optimiser")
-        above(0, learning_rate=self.learning_rate, decay=self.decay, decay_every=self.decay_every)
+        rates = {"learning_rate": self.learning_rate, "layer_decay": self.layer_decay}
+        above(0, decay=self.decay, decay_every=self.decay_every, **rates)
         at_least(
             0,
             clip=self.clip,

@@ -47,7 +47,7 @@ class Step:
         """Does the run's step `number` at a learning rate; returns its loss. A loss that is not finite changes nothing."""
         torch.manual_seed(int(np.random.SeedSequence((self.seed, number)).generate_state(1)[0]))
         for group in self.optimiser.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["factor"]
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
         total_weight = sum(images.batch.total_weight for images, _ in batches)
@@ -123,10 +123,13 @@ def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Modul
 
 
 def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that learn."""
+    """The optimiser of all parameters that learn, in groups of one `factor` on the learning rate, by `layer_decay`."""
     o = recipe.optimiser
-    parameters = [parameter for _, parameter in model.trained_parameters()]
-    if not parameters:
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.trained_parameters():
+        factor = 1.0 if name.startswith("pool.") else o.layer_decay ** model.backbone.plan.depth(name)
+        groups.setdefault(factor, []).append(parameter)
+    if not groups:
         raise InputError("nothing in this model learns; choose trainable=last1, last2 or all, or a pooling that learns")
     kind = _optimiser_class(o.name)
     known = inspect.signature(kind).parameters
@@ -135,6 +138,7 @@ def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
     if unknown:
         raise InputError(f"optimiser {o.name} has no {unknown[0]}; set optimiser.{unknown[0]}=0")
     settings = {key: value for key, value in given.items() if key in known}
+    parameters = [{"params": params, "factor": factor} for factor, params in groups.items()]
     made: torch.optim.Optimizer = kind(parameters, lr=o.learning_rate, **settings)
     return made
 
