@@ -112,11 +112,10 @@ def engine_row(url: str, name: str, database: Any, asked: Any, *, truth: Ranking
     clock, now = Clock(server), Pointer(0, 0, 0)
     for low in range(0, count, PART):
         part = order[low : low + PART]
-        names, unknown = [b"%08d" % i for i in part], np.full(len(part), np.nan)
+        names = [b"%08d" % i for i in part]
         xy = np.column_stack([part * 1.0, np.zeros(len(part))])
         ids = np.arange(low, low + len(part))
-        empty = [""] * len(part)
-        rows = Rows(ids, names, names, xy, unknown, unknown, empty, empty, vectors=database[part])
+        rows = Rows(ids, names, xy, ["{}"] * len(part), vectors=database[part])
         now = engine.change(now, rows, np.zeros(0, np.int64))
     rows_in = clock.lap()
     engine.settle()

@@ -24,7 +24,7 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
     usage: Any = typer.BadParameter.__base__
     if isinstance(error, Stopped):
         name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]
-        return 128 + error.number, f"{name}; re-run the same command to resume"
+        return 128 + error.number, name if verb == "serve" else f"{name}; re-run the same command to resume"
     if isinstance(error, usage):
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().replace('Value error, ', '').split())}{place}"
