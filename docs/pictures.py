@@ -186,7 +186,7 @@ def pictures(work: Path, texts: dict[str, str]) -> None:
             keep(page.locator("section#recall").screenshot(), f"report-{scheme}")
             keep(page.locator("section#training").screenshot(), f"report-training-{scheme}")
             page.locator("section#map").scroll_into_view_if_needed()
-            page.locator("#map-canvas").focus()
+            page.locator("#query-map").focus()
             for _ in range(9):
                 page.keyboard.press("ArrowRight")
             page.evaluate("document.querySelector('section#map').scrollIntoView()")
