@@ -180,10 +180,10 @@ def is_transient(path: Path) -> bool:
 
 def _hold(handle: int) -> bool:
     """Locks an open file until it is closed; False if another process has it."""
-    if sys.platform == "win32":
+    try:
+        import fcntl
+    except ImportError:  # Windows
         return True
-    import fcntl
-
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -129,8 +129,9 @@ def _limit_time(seconds: float) -> None:
 
 
 def _limit_memory(most_bytes: int) -> None:
-    if sys.platform != "win32":
+    try:
         import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
