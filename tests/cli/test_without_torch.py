@@ -18,6 +18,18 @@ for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "faiss
 from covis.cli import main
 main(sys.argv[1:])
 """
+ELSEWHERE = (
+    """
+import os, sys
+for name in ("fcntl", "resource", "pwd", "grp", "posix_ipc", "termios"):
+    sys.modules[name] = None
+for name in ("fork", "forkpty", "geteuid", "getuid", "mkfifo", "sched_getaffinity", "O_NONBLOCK", "O_DIRECTORY", "O_NOFOLLOW"):
+    if hasattr(os, name):
+        delattr(os, name)
+"""
+    + BLOCKED
+)
+"""The core as far as POSIX can be taken from it: what Windows lacks is missing."""
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +48,8 @@ def walk(tmp_path_factory):
     return folder
 
 
-def run(folder, *arguments):
-    command = [sys.executable, "-c", BLOCKED, *arguments]
+def run(folder, *arguments, program=BLOCKED):
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
 
 
@@ -60,6 +72,14 @@ def test_maps_descriptors_pairs_and_labels_need_no_torch(walk):
     assert answers["embed"]["rows"] == answers["index"]["photos"] == 24
 
 
+def test_maps_are_made_and_asked_without_what_only_posix_has(walk, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(walk / "cache"))  # locks of POSIX look held to the kind that is used then
+    for command in ("index photos.csv -o plain.map --model place.onnx --json", "locate plain.map 3.png --json"):
+        done = run(walk, *command.split(), program=ELSEWHERE)
+        assert done.returncode == 0, (command, done.stderr)
+    assert json.loads(done.stdout)[0]["matches"][0]["image"] == "3.png"
+
+
 def test_descriptors_without_torch_are_those_of_torch(walk):
     import covis
 
@@ -76,6 +96,12 @@ def test_what_needs_torch_says_so_in_one_line(walk, command):
     done = run(walk, *command.split())
     assert done.returncode == 2
     assert "pip install 'covis[train]'" in done.stderr.splitlines()[-1]
+
+
+def test_sample_photos_say_which_extra_renders_them(walk):
+    done = run(walk, "sample", "rendered")
+    assert done.returncode == 2
+    assert "pip install 'covis[labels]'" in done.stderr.splitlines()[-1]
 
 
 def test_hdf5_says_which_extra_it_needs(walk):

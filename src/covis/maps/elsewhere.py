@@ -1,12 +1,12 @@
 """Pictures that no map has: a bank that a new photo is compared with, to tell whether its place is in the map at all.
 
-The bank is drawn here: streets of a simulated town that nobody photographs, and things that are no places (noise, plain
+The bank has streets of a simulated town that nobody photographs, and things that are no places, drawn here (noise, plain
 and graded colour, textures, pages of text, screens, faces). A user's own photos of other places may join it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +28,10 @@ from covis.search import rank
 if TYPE_CHECKING:
     from covis.models import Embedder
 
-_KIND, _VERSION = "elsewhere", 1
-_SIZE = (320, 240)
-_TOWN_SEED = 7919
-"""A town that no dataset and no demo has."""
+_KIND, _VERSION = "elsewhere", 2
+SIZE = (320, 240)
+SHEET, SHEET_COLUMNS = Path(__file__).with_name("elsewhere.webp"), 10
+"""Streets of the town on one sheet (`python -m evidence.bank`)."""
 _WORDS = [
     "where",
     "was",
@@ -90,7 +90,7 @@ def _first(ranking: Ranking) -> Floats:
 
 def bank_images(folder: Path | None = None) -> tuple[ImageSet, Ids]:
     """The bank's pictures, drawn into the user's cache once, and their families; `folder`: more photos of other places."""
-    files = {"town": _town(), **_drawn()}
+    files = _drawn()
     if folder is not None:
         from covis.reading.sources import open_images
 
@@ -119,25 +119,25 @@ def describe_bank(model: Embedder, folder: Path | None = None) -> Bank:
     return Bank(np.asarray(store[:], np.float32), family)
 
 
-def _town() -> list[Path]:
-    from covis import town
-
-    config = town.TownConfig(
-        seed=_TOWN_SEED, width=_SIZE[0], height=_SIZE[1], test_blocks=(1, 1), map_spacing_m=30.0, query_spacing_m=30.0
-    )
-    return [part.path(i).resolve() for part in town.load(None, "test", config) for i in range(len(part))]
-
-
 def _drawn() -> dict[str, list[Path]]:
-    """Pictures of no place, by kind."""
+    """Pictures of streets and of no place, by kind."""
     folder = machine.cache_folder() / f"{_KIND}-{_VERSION}"
     if not (folder / artifacts.MANIFEST).is_file():
         with artifacts.create(folder, _KIND, replace=True, durable=False) as draft:
+            for i, street in enumerate(_streets()):
+                street.save(draft.path / f"town{i:02d}.jpg", quality=90)
             for kind, (count, draw) in _DRAWN.items():
                 for i in range(count):
-                    picture = draw(np.random.default_rng([_VERSION, *kind.encode(), i]))
+                    picture = draw(np.random.default_rng([1, *kind.encode(), i]))
                     picture.save(draft.path / f"{kind}{i:02d}.jpg", quality=90)
-    return {kind: sorted(folder.resolve().glob(f"{kind}*.jpg")) for kind in _DRAWN}
+    return {kind: sorted(folder.resolve().glob(f"{kind}*.jpg")) for kind in ("town", *_DRAWN)}
+
+
+def _streets() -> Iterator[Image.Image]:
+    with Image.open(SHEET, formats=["WEBP"]) as sheet:
+        for y in range(0, sheet.height, SIZE[1]):
+            for x in range(0, sheet.width, SIZE[0]):
+                yield sheet.crop((x, y, x + SIZE[0], y + SIZE[1]))
 
 
 def _colour(rng: np.random.Generator, low: int = 0, high: int = 256) -> tuple[int, ...]:
@@ -146,48 +146,48 @@ def _colour(rng: np.random.Generator, low: int = 0, high: int = 256) -> tuple[in
 
 def _noise(rng: np.random.Generator) -> Image.Image:
     coarse = 2 ** int(rng.integers(0, 3))
-    pixels = rng.integers(0, 256, (_SIZE[1] // coarse, _SIZE[0] // coarse, 3), dtype=np.uint8)
-    return Image.fromarray(pixels).resize(_SIZE)
+    pixels = rng.integers(0, 256, (SIZE[1] // coarse, SIZE[0] // coarse, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize(SIZE)
 
 
 def _one_colour(rng: np.random.Generator) -> Image.Image:
     """A wall, a lens cap: one colour with a little sensor noise."""
-    grain = rng.normal(0, rng.uniform(0, 4), (_SIZE[1], _SIZE[0], 3))
+    grain = rng.normal(0, rng.uniform(0, 4), (SIZE[1], SIZE[0], 3))
     return Image.fromarray(np.clip(np.array(_colour(rng)) + grain, 0, 255).astype(np.uint8))
 
 
 def _gradient(rng: np.random.Generator) -> Image.Image:
     """A sky, a blurred close-up: colours that pass into each other."""
     corners = rng.integers(0, 256, (int(rng.integers(2, 4)), int(rng.integers(1, 4)), 3), dtype=np.uint8)
-    return Image.fromarray(corners).resize(_SIZE, Image.Resampling.BICUBIC)
+    return Image.fromarray(corners).resize(SIZE, Image.Resampling.BICUBIC)
 
 
 def _texture(rng: np.random.Generator) -> Image.Image:
     """Clouds, leaves, fabric: noise at several scales."""
     first, channels = int(rng.integers(2, 6)), int(rng.choice([1, 3]))
-    total = np.zeros((_SIZE[1], _SIZE[0], channels))
+    total = np.zeros((SIZE[1], SIZE[0], channels))
     for octave in range(first, 8):
         for channel in range(channels):
             small = rng.normal(size=(max(2, 3 * 2**octave // 4), 2**octave)).astype(np.float32)
-            grown = Image.fromarray(small).resize(_SIZE, Image.Resampling.BICUBIC)
+            grown = Image.fromarray(small).resize(SIZE, Image.Resampling.BICUBIC)
             total[..., channel] += np.asarray(grown) / 1.6 ** (octave - first)
     total = (total - total.min()) / np.ptp(total) - 0.5
     shade = np.array(_colour(rng, 60, 200)) + total * rng.integers(80, 220)
-    return Image.fromarray(np.clip(np.broadcast_to(shade, (_SIZE[1], _SIZE[0], 3)), 0, 255).astype(np.uint8))
+    return Image.fromarray(np.clip(np.broadcast_to(shade, (SIZE[1], SIZE[0], 3)), 0, 255).astype(np.uint8))
 
 
 def _page(rng: np.random.Generator) -> Image.Image:
-    picture = Image.new("RGB", _SIZE, _colour(rng, 225))
+    picture = Image.new("RGB", SIZE, _colour(rng, 225))
     pen = ImageDraw.Draw(picture)
-    for y in range(8, _SIZE[1] - 8, int(rng.integers(9, 16))):
+    for y in range(8, SIZE[1] - 8, int(rng.integers(9, 16))):
         pen.text((10, y), " ".join(rng.choice(_WORDS, 9)), fill=_colour(rng, 0, 90))
     return picture
 
 
 def _screen(rng: np.random.Generator) -> Image.Image:
-    picture = Image.new("RGB", _SIZE, _colour(rng, 20))
+    picture = Image.new("RGB", SIZE, _colour(rng, 20))
     pen = ImageDraw.Draw(picture)
-    pen.rectangle((0, 0, _SIZE[0], 22), fill=_colour(rng))
+    pen.rectangle((0, 0, SIZE[0], 22), fill=_colour(rng))
     for _ in range(int(rng.integers(4, 14))):
         x, y = int(rng.integers(0, 260)), int(rng.integers(24, 200))
         pen.rectangle((x, y, x + int(rng.integers(20, 140)), y + int(rng.integers(8, 60))), _colour(rng), "black")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from covis.core.arrays import Floats
+from covis.core.compiling import numba
 from covis.core.errors import InputError
 from covis.core.files import replacing
 from covis.core.machine import cpu_count
@@ -50,6 +51,8 @@ def write_sample(folder: Path, config: TownConfig = _CONFIG) -> dict[str, int]:
         raise InputError(f"{folder} holds other files; choose another folder for the sample photos")
     jobs = [job for walk in WALKS for job in _photos(View.of(config, "test", walk.condition), walk, folder)]
     missing = [job for job in jobs if not job[2].exists()]
+    if missing and numba is None:
+        raise InputError("rendering photos needs numba; install it with: pip install 'covis[labels]'")
     with Meter("render", len(missing), "photos") as meter, ThreadPoolExecutor(cpu_count()) as pool:
         for _ in pool.map(lambda job: _write(*job), missing):
             meter.advance()
