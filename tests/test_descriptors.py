@@ -35,7 +35,7 @@ def test_rows_and_names_come_back(tmp_path, dtype):
     assert reopened.shape == (13, 16)
     assert reopened.dtype == dtype
     assert (np.asarray(reopened) == everything).all()
-    assert reopened.name(5) == "1/0.jpg"
+    assert reopened.names[5] == b"1/0.jpg"
     assert reopened.facts["size"] == [480, 640]
     assert reopened.fingerprint() == store.fingerprint()
 

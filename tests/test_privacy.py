@@ -132,6 +132,7 @@ label export labels --format csv -o labels.csv
 embed model set.csv -o set.store
 evaluate model table --data set.csv -o eval
 evaluate model table --data set.csv -o second
+verify
 compare eval second
 report eval second --data set.csv -o report.html
 train town_gcl --data town=TOWN -o run TINY

@@ -207,7 +207,7 @@ def test_outputs_that_cannot_be_are_refused_before_the_work(place, covis):
         ("-o", table.with_suffix(".foo")): "must end in .csv",
         ("-o", photo.parent): "must end in .csv",
         ("-o", table): "would overwrite a file that is read",
-        ("-o", place / "x.html", "--tiles", "http://tiles"): "--tiles is osm or an address with {z}, {x} and {y}",
+        ("-o", place / "x.html", "--tiles", "http://tiles"): "--tiles is osm, an address with {z}, {x} and {y}",
         ("--rate", 1.5): "Invalid value for '--rate'",
     }
     for options, cause in cases.items():

@@ -383,7 +383,7 @@ def test_edtformer(dinov2, tmp_path):
         for i in range(2):
             at = f"decoder.layers.{i}"
             for part, norm, keys in (("self_attn", "norm1", None), ("multihead_attn", "norm2", memory)):
-                q = q + attention(state, f"{at}.{part}", q, q if keys is None else keys, 8)
+                q = q + attention(state, f"{at}.{part}", q, q if keys is None else keys, 16)
                 q = functional.layer_norm(q, (384,), state[f"{at}.{norm}.weight"], state[f"{at}.{norm}.bias"])
         compare(model, x, linear(state, "row_proj", linear(state, "channel_proj", q).mT).flatten(1))
 

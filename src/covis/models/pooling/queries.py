@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,7 @@ class DecodedQueries(Pool):
         self.dim = width * rows
         self.features = nn.Linear(channels, channels)
         self.queries = nn.Parameter(1e-6 * torch.randn(1, queries, channels))
-        self.layers = nn.ModuleList(DecoderBlock(channels, max(1, channels // 48)) for _ in range(2))
+        self.layers = nn.ModuleList(DecoderBlock(channels, math.gcd(channels, 16)) for _ in range(2))
         self.to_channels, self.to_rows = nn.Linear(channels, width), nn.Linear(queries, rows)
 
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
