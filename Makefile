@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench evidence docs figures pictures drill recipes lock clean
+.PHONY: demo test browser lint bench evidence docs figures pictures notebooks drill recipes lock clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +77,9 @@ figures: $(VENV)/.core  ## measured figures into the pages
 
 pictures: $(VENV)/.test browser  ## screenshots of the pages, from the product itself (some 20 minutes, then only what is missing)
 	$(BIN)/python docs/pictures.py
+
+notebooks: $(VENV)/.dev  ## outputs of the notebooks (some 5 minutes)
+	$(BIN)/python docs/notebooks.py
 
 clean:
 	rm -rf $(VENV) demo site pictures-work

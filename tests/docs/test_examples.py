@@ -114,7 +114,11 @@ def cells(notebook, kind):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_run(notebook, small_town, capsys):
+def test_notebooks_run(notebook, small_town, capsys, monkeypatch):
+    from covis.town.config import TownConfig
+    from covis.town.sample import write_sample
+
+    monkeypatch.setattr(write_sample, "__defaults__", (TownConfig.small(),))
     names = {"__name__": "__main__"}
     code = cells(notebook, "code")
     assert sum("STEPS = 500" in cell for cell in code) == 1
@@ -124,13 +128,12 @@ def test_notebooks_run(notebook, small_town, capsys):
     assert "within 25 m" in printed or "p = " in printed
 
 
-def test_notebooks_are_linked_and_hold_no_output():
+def test_notebooks_are_linked_and_hold_what_they_print_and_draw():
     assert len(NOTEBOOKS) == 2
     page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for notebook in NOTEBOOKS:
         assert f"notebooks/{notebook.name}" in page
-        assert all(
-            not cell.get("outputs")
-            for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-            if cell["cell_type"] == "code"
-        )
+        code = [c for c in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+        outputs = [output for cell in code for output in cell["outputs"]]
+        assert any("image/png" in output.get("data", {}) for output in outputs)
+        assert not any(output["output_type"] == "error" or output.get("name") == "stderr" for output in outputs)
