@@ -23,6 +23,7 @@ from covis.images import ImageSet
 from covis.maps.evidence import FAR
 from covis.poses import Poses
 from covis.ranking import Ranking
+from covis.reading.decoding import open_image
 from covis.search import rank
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _drawn() -> dict[str, list[Path]]:
 
 
 def _streets() -> Iterator[Image.Image]:
-    with Image.open(SHEET, formats=["WEBP"]) as sheet:
+    with open_image(SHEET) as sheet:
         for y in range(0, sheet.height, SIZE[1]):
             for x in range(0, sheet.width, SIZE[0]):
                 yield sheet.crop((x, y, x + SIZE[0], y + SIZE[1]))
