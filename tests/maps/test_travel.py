@@ -227,6 +227,18 @@ def test_an_odd_value_of_the_calibration_is_refused_or_harmless(packed, tmp_path
         map_.judge().answers(["q.jpg"], map_.descriptors[:1], {}, 3)
 
 
+def test_a_calibration_on_other_evidence_is_refused(packed, tmp_path):
+    with zipfile.ZipFile(packed) as archive:
+        record = json.loads(archive.read("calibration.json"))
+    fits = [key for key, value in record.items() if isinstance(value, dict) and "weights" in value]
+    assert "presence" in fits
+    for key in fits:
+        shorter = {part: record[key][part][:-1] for part in ("weights", "mean", "scale")}
+        content = json.dumps({**record, key: {**record[key], **shorter}}).encode()
+        with pytest.raises(InputError, match="calibration that cannot be read"):
+            import_map(with_content(packed, tmp_path / f"{key}.covis", "calibration.json", content), tmp_path / key)
+
+
 def test_odd_arrays_are_refused_and_leave_nothing(town, packed, tmp_path):
     images = town[0].images
     xy, names = images.poses.xy.copy(), images.names.astype("S40")
